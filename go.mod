@@ -1,6 +1,6 @@
 module github.com/atewf/atewf
 
-go 1.24.10
+go 1.26
 
 require (
 	github.com/stretchr/testify v1.10.0
@@ -10,6 +10,7 @@ require (
 
 require (
 	github.com/argoproj/argo-workflows/v3 v3.7.4 // indirect
+	github.com/bufbuild/protocompile v0.14.1 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.12.2 // indirect
 	github.com/fxamacker/cbor/v2 v2.8.0 // indirect

@@ -5,6 +5,7 @@ package roll
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,6 +21,10 @@ const (
 	// NodeInHandAnnotation is the annotation of the Lease that names the one node which is being rolled. It is written
 	// together with the holder, under one resource version, and is what keeps two nodes from being open at once.
 	NodeInHandAnnotation = "atewf.dev/node"
+
+	// BaselineAnnotation is the annotation of the Lease that holds the Baseline of the node in hand as JSON. It is not on
+	// the node, because a node can vanish together with what it tells.
+	BaselineAnnotation = "atewf.dev/crashed-before"
 
 	// FieldManager is the name under which every change is made.
 	FieldManager = "atewf"
@@ -45,11 +50,6 @@ type Stamp struct {
 	Phase Phase     `json:"phase"`
 	At    time.Time `json:"at"` // when Phase was reached
 
-	// Crashed lists the actors that were CRASHED when the node's roll began, so that new losses can be told from old
-	// ones. It is cut at MaxCrashed; CrashedCount always counts them all.
-	Crashed      []string `json:"crashed,omitempty"`
-	CrashedCount int      `json:"crashedCount,omitempty"`
-
 	// Suspended lists the actors that this roll suspended on the node, and the sandbox class each one ran in: they wait
 	// for room elsewhere.
 	Suspended []Waiting `json:"suspended,omitempty"`
@@ -57,9 +57,6 @@ type Stamp struct {
 	// OldWorkers counts the old worker pods that the node had, by "namespace/pool".
 	OldWorkers map[string]int `json:"oldWorkers,omitempty"`
 }
-
-// MaxCrashed is how many names of CRASHED actors a stamp keeps. A fleet with more of them is told apart by number only.
-const MaxCrashed = 500
 
 // Waiting is an actor that was suspended for the roll.
 type Waiting struct {
@@ -107,4 +104,44 @@ func ParseHolder(s string) (Holder, error) {
 		return Holder{}, fmt.Errorf("%q does not name a roll: want NAMESPACE/WORKFLOW/UID", s)
 	}
 	return Holder{Namespace: p[0], Name: p[1], UID: p[2]}, nil
+}
+
+// Baseline is the state of losses when a node's roll began.
+type Baseline struct {
+	// Count is how many actors were CRASHED, Actors who they were. Actors is cut at MaxBaseline names; a fleet with more
+	// is compared by number only.
+	Count  int      `json:"count"`
+	Actors []string `json:"actors,omitempty"`
+}
+
+// MaxBaseline is how many names of CRASHED actors a Baseline keeps: with names of 126 characters that is 63 KiB of the
+// 256 KiB that the annotations of an object may have.
+const MaxBaseline = 500
+
+// NewBaseline notes the CRASHED actors of the moment.
+func NewBaseline(crashed []string) Baseline {
+	b := Baseline{Count: len(crashed)}
+	if len(crashed) <= MaxBaseline {
+		b.Actors = slices.Sorted(slices.Values(crashed))
+	}
+	return b
+}
+
+// Lost returns the actors that are CRASHED now and were not then. Where the names of that time were not kept, it can
+// only tell that there are more, and returns all.
+func (b Baseline) Lost(crashed []string) []string {
+	if b.Actors == nil && b.Count > 0 {
+		if len(crashed) > b.Count {
+			return slices.Sorted(slices.Values(crashed))
+		}
+		return nil
+	}
+	var lost []string
+	for _, c := range crashed {
+		if !slices.Contains(b.Actors, c) {
+			lost = append(lost, c)
+		}
+	}
+	slices.Sort(lost)
+	return lost
 }
