@@ -118,7 +118,8 @@ func (r *Roller) flipLabel(ctx context.Context, step string, v *view) error {
 // newAtelet waits until an atelet of the new version is Ready on the node. Only its label tells its version.
 func (r *Roller) newAtelet(ctx context.Context, step string) error {
 	var pods []corev1.Pod
-	err := r.until(ctx, wait{step: step, what: "the new atelet", timeout: r.o.AteletTimeout}, func(ctx context.Context) ([]Blocker, error) {
+	err := r.until(ctx, wait{step: step, what: "the new atelet", timeout: r.o.AteletTimeout,
+		next: fmt.Sprintf("repair the atelet, then argo retry; or give up the node: kubectl label node %s %s=%s --overwrite", r.o.Node, versions.Label, r.o.From)}, func(ctx context.Context) ([]Blocker, error) {
 		n, err := again(ctx, r, "reading node "+r.o.Node, func() (*corev1.Node, error) { return r.kube.Node(ctx, r.o.Node) })
 		if apierrors.IsNotFound(err) {
 			return nil, errGone
@@ -126,8 +127,8 @@ func (r *Roller) newAtelet(ctx context.Context, step string) error {
 		if err != nil {
 			return nil, err
 		}
-		if at := n.Labels[versions.Label]; at != r.o.To {
-			return nil, r.stop(step, ExitBlocked, fmt.Sprintf("its label was moved back to %q by somebody else", at), "find out who labels nodes, then argo retry")
+		if err := r.atNew(step, n); err != nil {
+			return nil, err
 		}
 		pods, err = again(ctx, r, "listing the atelets of node "+r.o.Node, func() ([]corev1.Pod, error) { return r.kube.AteletPods(ctx, r.o.Namespace, r.o.Node) })
 		if err != nil {
@@ -137,7 +138,6 @@ func (r *Roller) newAtelet(ctx context.Context, step string) error {
 	})
 	var s *Stop
 	if errors.As(err, &s) && s.Code == ExitTimeout {
-		s.Next = fmt.Sprintf("repair the atelet, then argo retry; or give up the node: kubectl label node %s %s=%s --overwrite", r.o.Node, versions.Label, r.o.From)
 		for _, p := range pods {
 			if p.Labels[versions.Label] != r.o.To {
 				continue
@@ -148,6 +148,15 @@ func (r *Roller) newAtelet(ctx context.Context, step string) error {
 		}
 	}
 	return err
+}
+
+// atNew stops when the node does not carry the new label any more: its old pods must stay then, because their Deployment
+// would put fresh ones beside them.
+func (r *Roller) atNew(step string, n *corev1.Node) error {
+	if at := n.Labels[versions.Label]; at != r.o.To {
+		return r.stop(step, ExitBlocked, fmt.Sprintf("its label was moved back to %q by somebody else", at), "find out who labels nodes, then argo retry")
+	}
+	return nil
 }
 
 // ateletBlockers says why the node has no working atelet of the version yet. It is empty when it has one.
@@ -217,8 +226,8 @@ func (r *Roller) deleteOld(ctx context.Context, e *emptying, v *view) (deleted i
 			return nil, r.gone(ctx, e.step, e.base)
 		}
 		*v = now
-		if at := v.at(); at != r.o.To {
-			return nil, r.stop(e.step, ExitBlocked, fmt.Sprintf("its label was moved back to %q by somebody else, so its old pods must stay", at), "find out who labels nodes, then argo retry")
+		if err := r.atNew(e.step, v.node); err != nil {
+			return nil, err
 		}
 		if len(v.old) == 0 {
 			return nil, nil
@@ -241,6 +250,16 @@ func (r *Roller) deleteOld(ctx context.Context, e *emptying, v *view) (deleted i
 			if holds != "" {
 				bs = append(bs, Blocker{Object: name, Reason: "its worker holds " + holds})
 				continue
+			}
+			n, err := again(ctx, r, "reading node "+r.o.Node, func() (*corev1.Node, error) { return r.kube.Node(ctx, r.o.Node) })
+			if apierrors.IsNotFound(err) {
+				return nil, r.gone(ctx, e.step, e.base)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if err := r.atNew(e.step, n); err != nil {
+				return nil, err
 			}
 			_, err = again(ctx, r, "deleting "+name, func() (struct{}, error) {
 				return struct{}{}, r.kube.DeletePod(ctx, p.Namespace, p.Name, p.UID)

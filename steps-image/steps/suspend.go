@@ -63,7 +63,7 @@ func (r *Roller) newEmptying(step string, base roll.Baseline, timeout time.Durat
 func (e *emptying) run(ctx context.Context, v *view) error {
 	r := e.r
 	cleanReads := 0
-	return r.until(ctx, wait{step: e.step, what: "the node to be empty", timeout: e.timeout}, func(ctx context.Context) ([]Blocker, error) {
+	return r.until(ctx, wait{step: e.step, what: "the node to be empty", timeout: e.timeout, next: e.next(v)}, func(ctx context.Context) ([]Blocker, error) {
 		for {
 			next, o, err := r.observe(ctx)
 			if err != nil {
@@ -95,6 +95,14 @@ func (e *emptying) run(ctx context.Context, v *view) error {
 			}
 		}
 	})
+}
+
+// next is what to type when the node did not get empty in time.
+func (e *emptying) next(v *view) string {
+	if e.r.o.Mode == SuspendWait {
+		return fmt.Sprintf("suspend them (kubectl ate suspend actor NAME -a ATESPACE), then argo retry; to see who is left: kubectl ate get actors -A, node %s", v.node.Name)
+	}
+	return "free what is named by hand (kubectl ate suspend actor NAME -a ATESPACE), then argo retry"
 }
 
 // act does what can be done about what a reading found: it drains what is awake and suspends who may be suspended.

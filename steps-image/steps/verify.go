@@ -50,7 +50,8 @@ func (r *Roller) Verify(ctx context.Context) (Result, error) {
 	}
 	good := 0
 	var fresh int
-	err = r.until(ctx, wait{step: step, what: "the node to serve at the new version", timeout: r.timeout(15 * time.Minute)}, func(ctx context.Context) ([]Blocker, error) {
+	err = r.until(ctx, wait{step: step, what: "the node to serve at the new version", timeout: r.timeout(15 * time.Minute),
+		next: "repair what is named, then argo retry; the roll goes on at this step"}, func(ctx context.Context) ([]Blocker, error) {
 		for {
 			next, err := r.look(ctx)
 			if err != nil {
@@ -237,7 +238,7 @@ func noRoom(needs []substrate.Need, workers []substrate.Worker, load map[string]
 	for _, k := range sortedKeys(n.Selector) {
 		reason += fmt.Sprintf(", %s=%s", k, n.Selector[k])
 	}
-	return []Blocker{{Object: "fleet", Reason: reason, Next: "make room (more replicas of the new pool, or suspend actors that are not needed), then argo retry"}}
+	return []Blocker{{Object: "fleet", Reason: reason + "; make room with more nodes, or suspend actors that are not needed"}}
 }
 
 func sortedKeys[V any](m map[string]V) []string {
