@@ -1,6 +1,6 @@
 package substrate
 
-import "sort"
+import "fmt"
 
 // Need is what an actor without a worker asks of the worker that is to take it.
 type Need struct {
@@ -20,26 +20,28 @@ type Slots struct {
 //
 // It is a matching and not a sum: an actor that fits everywhere must not take the only slot of one that does not.
 func Room(needs []Need, slots []Slots) []Need {
-	free := make([]int32, len(slots))
-	taken := make([][]int, len(slots)) // the needs that sit on each worker
-	for i, s := range slots {
+	var open []Slots
+	for _, s := range slots {
 		if s.Worker.State == Active && s.Free > 0 {
-			free[i] = s.Free
+			open = append(open, s)
 		}
 	}
-	// Kuhn's augmenting paths: try to seat a need, and where a fitting worker is full, try to move one of those on it.
-	var seat func(need int, tried map[int]bool) bool
-	seat = func(need int, tried map[int]bool) bool {
-		for w := range slots {
-			if tried[w] || free[w] == 0 && len(taken[w]) == 0 || !needs[need].fits(slots[w].Worker) {
-				continue
-			}
-			tried[w] = true
-			if free[w] > 0 {
-				free[w]--
+	taken := make([][]int, len(open)) // the needs that sit on each worker
+	full := func(w int) bool { return len(taken[w]) >= int(open[w].Free) }
+	// Kuhn's augmenting paths: take a free slot, or else try to move one of those on a fitting worker to another.
+	var seat func(need int, tried []bool) bool
+	seat = func(need int, tried []bool) bool {
+		for w := range open {
+			if !full(w) && needs[need].fits(open[w].Worker) {
 				taken[w] = append(taken[w], need)
 				return true
 			}
+		}
+		for w := range open {
+			if tried[w] || !needs[need].fits(open[w].Worker) {
+				continue
+			}
+			tried[w] = true
 			for i, other := range taken[w] {
 				if seat(other, tried) {
 					taken[w][i] = need
@@ -50,18 +52,22 @@ func Room(needs []Need, slots []Slots) []Need {
 		return false
 	}
 	var left []int
+	hopeless := map[string]bool{} // kinds of need of which one found no seat: the next one will not either
 	for n := range needs {
-		if !seat(n, map[int]bool{}) {
+		if kind := needs[n].kind(); hopeless[kind] || !seat(n, make([]bool, len(open))) {
+			hopeless[kind] = true
 			left = append(left, n)
 		}
 	}
-	sort.Ints(left)
 	out := make([]Need, 0, len(left))
 	for _, n := range left {
 		out = append(out, needs[n])
 	}
 	return out
 }
+
+// kind is the same for needs that the same workers satisfy. Maps print in the order of their keys.
+func (n Need) kind() string { return fmt.Sprint(n.Class, n.Selector) }
 
 // fits reports whether a worker may take the actor: sandbox class and labels, as Substrate's scheduler matches them.
 func (n Need) fits(w Worker) bool {
