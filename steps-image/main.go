@@ -50,12 +50,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err != nil {
-		fmt.Fprintf(stderr, "error: %v\n", err)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return steps.ExitOK
 	}
+	fmt.Fprintf(stderr, "error: %v\n", err)
 	var u usageError
-	if errors.As(err, &u) {
+	if errors.As(err, &u) || cmd == root { // the root does nothing but read the command line
 		return steps.ExitUsage
 	}
 	return steps.ExitCode(err)
