@@ -1,0 +1,101 @@
+package workflow
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/atewf/atewf/internal/substrate"
+)
+
+// Layout says in which form the nodes stand in the Workflow.
+type Layout string
+
+const (
+	// LayoutAuto is LayoutNodes up to compactAbove nodes, and LayoutCompact above.
+	LayoutAuto Layout = "auto"
+	// LayoutNodes has one template for each node, which reads well and takes about 1 KB a node.
+	LayoutNodes Layout = "nodes"
+	// LayoutCompact has one template for all nodes, which takes about 0.3 KB a node.
+	LayoutCompact Layout = "compact"
+)
+
+const (
+	// compactAbove is the number of nodes above which LayoutAuto becomes compact. With a template for each node Argo's
+	// own record of a run is comfortable to about that many.
+	compactAbove = 100
+
+	// batchNodes and batchTasks limit one DAG: each pass of Argo's controller over a DAG costs the square of its tasks.
+	batchNodes, batchTasks = 50, 50
+
+	// Budget is how many bytes of JSON a Workflow may have. The whole object with the record of its run must stay below
+	// Argo's limit of 1 MiB; the record is compressed, but never the specification.
+	Budget = 700 << 10
+
+	// deadlineMargin is how much later than its own timeout a step's pod is killed. The step is meant to end by itself,
+	// with a message; the deadline catches one that hangs.
+	deadlineMargin = 15 * time.Minute
+)
+
+// Timeouts are how long each step waits before it ends with a message.
+type Timeouts struct {
+	Drain, Suspend, Flip, Verify time.Duration
+	// Atelet is how long flip, within its own time, waits for the new atelet.
+	Atelet time.Duration
+}
+
+// Options say how a roll is run. The zero value of a field is not its default, see Defaults.
+type Options struct {
+	// Name is the name of the Workflow. When empty, the API server makes one.
+	Name string
+	// Namespace is the namespace of the Workflow. When empty, whoever submits it decides.
+	Namespace string
+	// ServiceAccount runs the steps.
+	ServiceAccount string
+	// Image holds the step binary.
+	Image string
+	// Endpoint is host:port of the Control API as step pods reach it, Audience that of their token.
+	Endpoint, Audience string
+	// Parallelism is how many actors are suspended at once.
+	Parallelism int
+	Timeouts    Timeouts
+	// AllowSingleNode lets flip go on although no other node is Ready.
+	AllowSingleNode bool
+	// AcceptFields are fields of the Control API that a step shall pass over although it does not know them.
+	AcceptFields []string
+	Layout       Layout
+}
+
+// Defaults are the options that hold unless said otherwise.
+func Defaults() Options {
+	return Options{
+		ServiceAccount: "atewf-roll",
+		Image:          "ghcr.io/atewf/atewf-steps:latest",
+		Endpoint:       substrate.ServerName + ":443",
+		Audience:       substrate.Audience,
+		Parallelism:    16,
+		Timeouts: Timeouts{
+			Drain: 5 * time.Minute, Suspend: 2 * time.Hour, Flip: 30 * time.Minute, Verify: 15 * time.Minute, Atelet: 10 * time.Minute,
+		},
+		Layout: LayoutAuto,
+	}
+}
+
+// check reports what no Workflow can be made of.
+func (o Options) check() error {
+	t := o.Timeouts
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{{"drain", t.Drain}, {"suspend", t.Suspend}, {"flip", t.Flip}, {"verify", t.Verify}, {"atelet", t.Atelet}} {
+		if d.d < time.Second {
+			return fmt.Errorf("the timeout of %s is %s; it must be a second at least", d.name, d.d)
+		}
+	}
+	if t.Atelet > t.Flip {
+		return fmt.Errorf("flip may wait %s for the new atelet but has only %s in all; raise --flip-timeout", t.Atelet, t.Flip)
+	}
+	if o.Parallelism < 1 {
+		return fmt.Errorf("%d actors cannot be suspended at once; pass --parallelism 1 or more", o.Parallelism)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package workflow
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/argoproj/argo-workflows/v3/pkg/apis/workflow"
+	wfv1 "github.com/argoproj/argo-workflows/v3/pkg/apis/workflow/v1alpha1"
+	"github.com/argoproj/argo-workflows/v3/workflow/common"
+	"github.com/argoproj/argo-workflows/v3/workflow/validate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Validate checks the bytes of one Workflow as argo submit would, strictly, and then by the rules of a roll.
+func Validate(manifest []byte) error {
+	objects, err := parse(manifest)
+	if err != nil {
+		return err
+	}
+	if len(objects) != 1 {
+		return fmt.Errorf("want one Workflow, found %d objects", len(objects))
+	}
+	wf, ok := objects[0].(*wfv1.Workflow)
+	if !ok {
+		return fmt.Errorf("want a Workflow, found %s", kindOf(objects[0]))
+	}
+	return validateWorkflow(wf, nil)
+}
+
+// Problem is what Lint has against one object.
+type Problem struct {
+	// Object is the kind and the name of the object, or what stands for it.
+	Object string
+	Err    error
+}
+
+// Lint checks every Argo object in a manifest of one or more documents: strictly against Argo's types, by Argo's own
+// validation, and by the rules of a roll. References between Workflows and WorkflowTemplates are resolved within the
+// manifest. objects is how many there were to check; documents of other kinds are passed over, as argo lint does.
+func Lint(manifest []byte) (objects int, problems []Problem) {
+	parsed, err := parse(manifest)
+	if err != nil {
+		return 0, []Problem{{Object: "manifest", Err: err}}
+	}
+	known := map[string]*wfv1.WorkflowTemplate{}
+	for _, o := range parsed {
+		if t, ok := o.(*wfv1.WorkflowTemplate); ok {
+			known[t.Name] = t
+		}
+	}
+	for _, o := range parsed {
+		var err error
+		switch o := o.(type) {
+		case *wfv1.Workflow:
+			err = validateWorkflow(o, known)
+		case *wfv1.WorkflowTemplate:
+			err = validateTemplate(o, known)
+		default:
+			continue
+		}
+		objects++
+		if err != nil {
+			problems = append(problems, Problem{Object: kindOf(o) + " " + nameOf(o), Err: err})
+		}
+	}
+	return objects, problems
+}
+
+// parse reads the Argo objects of a manifest. An unknown field is an error, as it is for argo submit.
+func parse(manifest []byte) ([]metav1.Object, error) {
+	if len(bytes.TrimSpace(manifest)) == 0 {
+		return nil, errors.New("the manifest is empty")
+	}
+	var out []metav1.Object
+	for _, r := range common.ParseObjects(manifest, true) {
+		if r.Err != nil {
+			return nil, fmt.Errorf("reading the manifest strictly: %w", r.Err)
+		}
+		out = append(out, r.Object)
+	}
+	return out, nil
+}
+
+func kindOf(o metav1.Object) string {
+	switch o.(type) {
+	case *wfv1.Workflow:
+		return workflow.WorkflowKind
+	case *wfv1.WorkflowTemplate:
+		return workflow.WorkflowTemplateKind
+	}
+	return "another kind"
+}
+
+func nameOf(o metav1.Object) string {
+	if n := o.GetName(); n != "" {
+		return n
+	}
+	return o.GetGenerateName() + "..."
+}
+
+func validateWorkflow(wf *wfv1.Workflow, known templateGetter) error {
+	// Argo's validation works on the object that it is given.
+	if err := validate.ValidateWorkflow(known, clusterTemplates{}, wf.DeepCopy(), nil, validate.ValidateOpts{}); err != nil {
+		return fmt.Errorf("argo's validation: %w", err)
+	}
+	return rulesOfWorkflow(wf)
+}
+
+func validateTemplate(t *wfv1.WorkflowTemplate, known templateGetter) error {
+	if err := validate.ValidateWorkflowTemplate(known, clusterTemplates{}, t.DeepCopy(), nil, validate.ValidateOpts{Lint: true}); err != nil {
+		return fmt.Errorf("argo's validation: %w", err)
+	}
+	return rulesOfTemplates(&t.Spec)
+}
+
+// templateGetter finds WorkflowTemplates among those at hand.
+type templateGetter map[string]*wfv1.WorkflowTemplate
+
+// Get finds one by its name.
+func (g templateGetter) Get(name string) (*wfv1.WorkflowTemplate, error) {
+	if t, ok := g[name]; ok {
+		return t, nil
+	}
+	return nil, fmt.Errorf("workflow template %q is not in this manifest; put it into the same file to have references checked", name)
+}
+
+// clusterTemplates finds no ClusterWorkflowTemplate: a roll uses none.
+type clusterTemplates struct{}
+
+// Get finds none.
+func (clusterTemplates) Get(name string) (*wfv1.ClusterWorkflowTemplate, error) {
+	return nil, fmt.Errorf("cluster workflow template %q: a roll uses none", name)
+}
