@@ -78,6 +78,10 @@ golden: ## rewrite the expected Workflows after a change that was meant
 bench: ## measure: the generator, sizes, the step binary
 	CACHE="$(CACHE)" test/bench/run
 
+.PHONY: guards
+guards: ## take each guard of a promise out in turn and see a test fail
+	cd test && go run ./guards ..
+
 .PHONY: vuln
 vuln: ## look for known vulnerabilities in what is built
 	$(TOOL) govulncheck ./...

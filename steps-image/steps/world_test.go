@@ -56,6 +56,9 @@ type world struct {
 	said     []string
 	progress []string
 
+	// hides, when set, keeps an actor out of one answer to a list: lists are soft.
+	hides func(substrate.Ref) bool
+
 	// noAssigned hides ListWorkerActorAssignments; ateletAfter is how long a new atelet takes, 0 for never.
 	noAssigned  bool
 	ateletAfter time.Duration
@@ -448,7 +451,9 @@ func (w *world) EachActor(_ context.Context, fn func(substrate.Actor) error) err
 	leave, err := w.enter("EachActor", "")
 	var all []substrate.Actor
 	for _, a := range w.actors {
-		all = append(all, *a)
+		if w.hides == nil || !w.hides(a.Ref) {
+			all = append(all, *a)
+		}
 	}
 	leave()
 	slices.SortFunc(all, func(a, b substrate.Actor) int { return strings.Compare(a.Ref.String(), b.Ref.String()) })
