@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/atewf/atewf/internal/substrate"
@@ -65,11 +66,26 @@ type Options struct {
 	Layout       Layout
 }
 
+// repository is where releases put the image of the steps.
+const repository = "ghcr.io/atewf/atewf-steps"
+
+// ImageOf is the image of the steps that belongs to a version of the program; the latest one for a build without a
+// version.
+func ImageOf(version string) string {
+	if !release.MatchString(version) {
+		version = "latest"
+	}
+	return repository + ":" + version
+}
+
+// release is a version that is published; what the toolchain calls a build between two is not.
+var release = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[a-z]+\.?[0-9]*)?$`)
+
 // Defaults are the options that hold unless said otherwise.
 func Defaults() Options {
 	return Options{
 		ServiceAccount: "atewf-roll",
-		Image:          "ghcr.io/atewf/atewf-steps:latest",
+		Image:          ImageOf(""),
 		Endpoint:       substrate.ServerName + ":443",
 		Audience:       substrate.Audience,
 		Parallelism:    16,

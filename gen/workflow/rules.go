@@ -62,13 +62,19 @@ func podGCStrategy(p *wfv1.PodGC) wfv1.PodGCStrategy {
 
 // TooBig is the error of a Workflow that passes the Budget.
 type TooBig struct {
-	Bytes int
+	// Bytes is its size, Nodes how many nodes it rolls, 0 when that is not known.
+	Bytes, Nodes int
 }
 
-// Error says by how much.
+// Error says by how much, and how to split the roll.
 func (e *TooBig) Error() string {
-	return fmt.Sprintf("the Workflow has %d KiB of JSON and may have %d: Argo keeps the specification and the record of the run in one object of 1 MiB",
+	s := fmt.Sprintf("the Workflow has %d KiB of JSON and may have %d: Argo keeps the specification and the record of its run in one object of 1 MiB",
 		(e.Bytes+1023)>>10, Budget>>10)
+	if e.Nodes == 0 {
+		return s
+	}
+	return s + fmt.Sprintf("; about %d of these %d nodes fit in the form that was chosen: roll them in parts, one after the other, with --selector (one zone at a time, for example) or --nodes, or see --layout compact",
+		max(1, int(int64(Budget)*int64(e.Nodes)/int64(e.Bytes))), e.Nodes)
 }
 
 // rulesOfTemplates checks the templates and how they use one another.

@@ -19,7 +19,7 @@ func planOf(names ...string) *plan.Plan {
 	for _, n := range names {
 		p.Nodes = append(p.Nodes, plan.Node{Name: n, Verdict: plan.Roll})
 	}
-	p.Cost.Gates=len(names)
+	p.Cost.Gates = len(names)
 	return p
 }
 

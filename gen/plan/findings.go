@@ -1,0 +1,186 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/atewf/atewf/gen/snapshot"
+	"github.com/atewf/atewf/internal/roll"
+	"github.com/atewf/atewf/internal/substrate"
+	"github.com/atewf/atewf/internal/versions"
+)
+
+// daemonTolerations are what the DaemonSet controller adds to the pods that it makes.
+var daemonTolerations = []corev1.Toleration{
+	{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	{Key: corev1.TaintNodeDiskPressure, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+	{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+	{Key: corev1.TaintNodePIDPressure, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+	{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+}
+
+// passing are the taints that Kubernetes sets while a node is not Ready. They come and go, so they say nothing about
+// where a DaemonSet belongs.
+var passing = []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeNetworkUnavailable}
+
+// cannotRun says why a DaemonSet would have no pod on a node that carried its version label, "" when it would have one.
+func cannotRun(d snapshot.DaemonSet, n *snapshot.Node) string {
+	tolerations := append(slices.Clone(daemonTolerations), d.Tolerations...)
+	for _, t := range n.Taints {
+		if t.Effect == corev1.TaintEffectPreferNoSchedule || slices.Contains(passing, t.Key) {
+			continue
+		}
+		if !slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool { return tol.ToleratesTaint(&t) }) {
+			return fmt.Sprintf("it does not tolerate the taint %s", t.ToString())
+		}
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{}}}
+	for k, v := range n.Labels {
+		node.Labels[k] = v
+	}
+	node.Labels[versions.Label] = d.Version
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: d.NodeSelector}}
+	if d.NodeAffinity != nil {
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: d.NodeAffinity}}
+	}
+	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil {
+		return fmt.Sprintf("its node affinity cannot be read: %v", err)
+	} else if !ok {
+		return "its node selector or affinity does not match"
+	}
+	return ""
+}
+
+// aboutNode notes what is worth knowing about a node and its verdict.
+func (b *builder) aboutNode(n *snapshot.Node, v Node) {
+	object := "node " + n.Name
+	old := 0
+	for _, p := range b.pods[n.Name] {
+		if p.Pin == b.p.From {
+			old++
+		}
+	}
+	switch v.Verdict {
+	case LeftOut:
+		if st := b.stamps[n.Name]; st.InProgress() && b.notInHand(n.Name) == 0 {
+			b.err(object, "take it into the roll", "it %s, but a roll has it in hand (%s), and only one node may be open at a time", v.Reason, st.Phase)
+			return
+		}
+		asked := slices.Contains(b.o.Exclude, n.Name) || n.Version() == b.p.From && strings.HasPrefix(v.Reason, "does not match") || strings.HasPrefix(v.Reason, "is not among")
+		switch why := cannotRun(b.newSet, n); {
+		case asked:
+		case n.Version() == "":
+			b.warn(object, "label it as the installer does, unless it is not meant to serve", "it is left out because it %s", v.Reason)
+		case old > 0 && why != "":
+			b.err(object, "let the new DaemonSet run where the old one does, or pass --exclude "+n.Name, "it hosts %s of %s but %s", count(old, "worker pod"), b.p.From, v.Reason)
+		case slices.Contains(b.o.Nodes, n.Name):
+			b.warn(object, "", "it was named but is left out because it %s", v.Reason)
+		}
+	case Roll, Resume:
+		if !n.Ready {
+			b.warn(object, "repair it, or pass --exclude "+n.Name+"; the line would stop there", "it is not Ready")
+		}
+	}
+}
+
+// fleet checks that something else serves while a node is out.
+func (b *builder) fleet() {
+	var serving []string
+	for i := range b.s.Nodes {
+		n := &b.s.Nodes[i]
+		if v := n.Version(); n.Ready && (v == b.p.From || v == b.p.To) && (cannotRun(b.newSet, n) == "" || cannotRun(b.oldSet, n) == "") {
+			serving = append(serving, n.Name)
+		}
+	}
+	if b.o.AllowSingleNode {
+		return
+	}
+	for _, n := range b.p.Rolling() {
+		if len(serving) == 0 || len(serving) == 1 && serving[0] == n.Name {
+			b.err("node "+n.Name, "add a node, or pass --allow-single-node to accept a full stop", "no other node is Ready to serve while it is rolled")
+			return
+		}
+	}
+}
+
+// control checks what the Control API said.
+func (b *builder) control() {
+	if !b.s.Control.Read {
+		b.warn("Control API", "make it reachable to have workers and actors checked; the steps check them in any case",
+			"it was not read, so drained workers, lost actors and the number of actors a node are not known: %s", b.s.Control.Why)
+		return
+	}
+	for _, w := range b.s.Workers {
+		if w.State != substrate.Active && w.State != substrate.Draining {
+			b.err(w.String(), "use a version of atewf that knows it", "its state %q is unknown to this version of atewf", w.State)
+		}
+	}
+	var crashed, unknown, nowhere []string
+	for _, a := range b.s.Actors {
+		switch {
+		case !a.State.Known():
+			unknown = append(unknown, fmt.Sprintf("%s (%s)", a.Ref, a.State))
+		case a.State == substrate.Crashed:
+			crashed = append(crashed, a.Ref.String())
+		case a.State == substrate.Paused && slices.Contains(a.SnapshotNodes, "") && a.AssignedNode == "":
+			nowhere = append(nowhere, a.Ref.String())
+		}
+	}
+	if len(unknown) > 0 {
+		b.err(several("actor", unknown), "use a version of atewf that knows the state", "in a state that this version of atewf does not know, so nobody can tell which node it keeps")
+	}
+	if len(crashed) > 0 {
+		b.warn(several("actor", crashed), "decide what to do with them before the roll; it stops when there are more than now", "CRASHED already")
+	}
+	if len(nowhere) > 0 {
+		b.warn(several("actor", nowhere), "resume and suspend it before the roll", "PAUSED with a local snapshot on a node without a name, so no node's roll takes care of it")
+	}
+}
+
+// several names a few of many objects.
+func several(what string, names []string) string {
+	const most = 5
+	slices.Sort(names)
+	if len(names) == 1 {
+		return what + " " + names[0]
+	}
+	if len(names) <= most {
+		return what + "s " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%ss %s and %d more", what, strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// lease checks that no other roll owns the cluster.
+func (b *builder) lease() {
+	l := b.s.Lease
+	if l == nil || l.Holder == "" {
+		return
+	}
+	object := fmt.Sprintf("Lease %s/%s", b.s.Namespace, roll.LeaseName)
+	h, err := roll.ParseHolder(l.Holder)
+	if err != nil {
+		b.err(object, fmt.Sprintf("make sure that nothing rolls this cluster, then kubectl -n %s delete lease %s", b.s.Namespace, roll.LeaseName), "its holder is no Workflow: %v", err)
+		return
+	}
+	switch l.Workflow {
+	case snapshot.WorkflowLive:
+		b.err(object, fmt.Sprintf("let it finish, or end it with: argo stop -n %s %s", h.Namespace, h.Name),
+			"another roll owns this cluster: Workflow %s/%s%s", h.Namespace, h.Name, inHand(l.Node))
+	case snapshot.WorkflowUnknown:
+		b.warn(object, fmt.Sprintf("see argo get -n %s %s; a new roll is refused until that one has ended", h.Namespace, h.Name),
+			"Workflow %s/%s holds it%s, and whether it has ended is not known: %s", h.Namespace, h.Name, inHand(l.Node), l.Why)
+	}
+}
+
+func inHand(node string) string {
+	if node == "" {
+		return ""
+	}
+	return ", with node " + node + " in hand"
+}
