@@ -30,7 +30,8 @@ spawn_from_outside() {
 	(
 		cg_join "$group/system"
 		# shellcheck disable=SC2016
-		KUBECONFIG_IN_BED=$kubeconfig LEADER_ELECTION_DISABLE=true ARGO_NAMESPACE=argo GOGC=400 inside \
+		KUBECONFIG_IN_BED=$kubeconfig LEADER_ELECTION_DISABLE=true ARGO_NAMESPACE=argo GOGC=400 \
+			DEFAULT_REQUEUE_TIME=100ms ARGO_PROGRESS_PATCH_TICK_DURATION=5s inside \
 			bash -c '. "$0/lib/common.sh"; spawn "$@"' "$here" "$name" "$@" 9>&-
 	)
 }

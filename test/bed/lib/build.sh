@@ -39,10 +39,11 @@ build() {
 	mkdir -p "$bin" "$images" "$ATEWF_BED_DIR/src" "$ATEWF_BED_DIR/stamps"
 	local f v=k8s.io/component-base/version name
 	f="$strip -X $v.gitVersion=$kubernetes_version -X $v.gitMajor=1 -X $v.gitMinor=34 -X $v.gitTreeState=clean"
-	component kmono "$(content kmono) $f" go_build kmono "$here/kmono" . "$f"
+	component kubernetes-source "$kubernetes_version $(content kmono) $(declare -f kubernetes_source copy_module change)" kubernetes_source
+	component kmono "$(<"$ATEWF_BED_DIR/stamps/kubernetes-source") $f" go_build kmono "$ATEWF_BED_DIR/src/kmono" . "$f"
 	for name in etcd kube-apiserver kubectl; do ln -sfn kmono "$bin/$name"; done
 
-	component argo-source "$argo_version $(declare -f argo_source)" argo_source
+	component argo-source "$argo_version $(declare -f argo_source copy_module change)" argo_source
 	f="$strip -X $argo_module.version=$argo_version -X $argo_module.gitTag=$argo_version"
 	for name in argoexec workflow-controller argo; do
 		component $name "$(<"$ATEWF_BED_DIR/stamps/argo-source") $f" go_build $name "$argo_src" "./cmd/$name" "$f"
@@ -59,16 +60,48 @@ build() {
 
 sum() { (cd "$bin" && sha256sum "$@"); }
 
-# argo_source makes a copy of Argo's module with the two things that a module zip cannot hold: a file that is a
-# symbolic link upstream, and the web page that the server embeds.
-argo_source() {
+# copy_module MODULE VERSION TO copies a module out of the module cache, in which nothing may be changed or replaced.
+copy_module() {
 	local dir
-	dir=$(cd "$ATEWF_BED_DIR/src" && go mod download -json "$argo_module@$argo_version" | sed -n 's/.*"Dir": "\(.*\)",\?$/\1/p')
+	dir=$(cd "$ATEWF_BED_DIR/src" && go mod download -json "$1@$2" | sed -n 's/.*"Dir": "\(.*\)",\?$/\1/p')
 	[[ -d $dir ]] || return 1
-	rm -rf "$argo_src"
-	cp -r "$dir" "$argo_src"
-	chmod -R u+w "$argo_src"
+	rm -rf "$3"
+	cp -r "$dir" "$3"
+	chmod -R u+w "$3"
+}
+
+# change FILE OLD NEW replaces a text that must be there in exactly one line: else a newer source would stay as it is,
+# and nobody would notice.
+change() {
+	local text
+	[[ $(grep -cF "$2" "$1") == 1 ]] || { echo "$1: there is not one line with: $2"; return 1; }
+	text=$(<"$1")
+	printf '%s\n' "${text/"$2"/"$3"}" >"$1"
+}
+
+# kubernetes_source makes a copy of kmono that is built from a copy of Kubernetes with one constant changed: how often
+# the kubelet asks containerd what has become of its containers. A step pod waits for that four times in its short life.
+kubernetes_source() {
+	local src=$ATEWF_BED_DIR/src file
+	copy_module k8s.io/kubernetes $kubernetes_version "$src/kubernetes" || return 1
+	file=$src/kubernetes/pkg/kubelet/kubelet.go
+	change "$file" 'genericPlegRelistPeriod    = time.Second * 1' 'genericPlegRelistPeriod = 200 * time.Millisecond' ||
+		return 1
+	rm -rf "$src/kmono"
+	cp -r "$here/kmono" "$src/kmono"
+	(cd "$src/kmono" && go mod edit -replace=k8s.io/kubernetes=../kubernetes)
+}
+
+# argo_source makes a copy of Argo with the two things that a module zip cannot hold: a file that is a symbolic link
+# upstream, and the web page that the server embeds.
+argo_source() {
+	local file
+	copy_module $argo_module $argo_version "$argo_src" || return 1
 	cp "$argo_src"/workflow/executor/osspecific/signal_{darwin,linux}.go
+	# How often "wait" looks for the end of "main", and "main" for the end of its command: not every second.
+	for file in emissary/emissary.go osspecific/signal_linux.go; do
+		change "$argo_src/workflow/executor/$file" 'time.Sleep(time.Second)' 'time.Sleep(50 * time.Millisecond)' || return 1
+	done
 	mkdir -p "$argo_src/ui/dist/app"
 	echo '<!doctype html><title>Argo</title>The bed has no web page.' >"$argo_src/ui/dist/app/index.html"
 }

@@ -4,7 +4,7 @@ group=atewf-bed-$(sha256sum <<<"$ATEWF_BED_DIR" | cut -c 1-8)
 
 # packages of Debian, by the command or file that each is needed for.
 needs=(
-	containerd:containerd ctr:containerd runc:runc /usr/lib/cni/ptp:containernetworking-plugins
+	containerd:containerd ctr:containerd crun:crun /usr/lib/cni/ptp:containernetworking-plugins
 	/usr/lib/cni/portmap:containernetworking-plugins iptables:iptables ip:iproute2 sysctl:procps pgrep:procps
 	nsenter:util-linux unshare:util-linux flock:util-linux mount:mount openssl:openssl curl:curl awk:mawk
 	busybox:busybox-static

@@ -18,7 +18,7 @@ prepare() {
 
 	cg_mount
 	# What must be fast and may be forgotten: etcd and the nodes' disks. It also spares the machine's disk their fsyncs.
-	mkdir -p "$state" "$run/pid"
+	mkdir -p "$state"
 	mount -t tmpfs -o mode=755 tmpfs "$state"
 
 	resolv=$(readlink -m /etc/resolv.conf)

@@ -65,8 +65,9 @@ node_main() {
 	mkdir -p "$dir"/{cni,kubelet,pki,pod-logs,var-lib,var-log}
 	cg_mount
 	mount -t tmpfs tmpfs /run
+	# hostPath volumes below these two belong to the node alone, and survive its restart.
+	mount --bind "$dir/var-lib" /var/lib
 	mount --bind "$dir/var-log" /var/log
-	mount --bind "$dir/var-lib" /var/lib # hostPath volumes below /var/lib belong to the node and survive its restart
 	sysctl -qw net.ipv4.ip_forward=1
 	fill cni.conflist >"$dir/cni/10-bed.conflist"
 	fill containerd.toml >"$dir/containerd.toml"
