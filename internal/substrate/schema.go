@@ -51,10 +51,9 @@ func learn(ctx context.Context, conn *grpc.ClientConn, accept []string) (*schema
 
 // compiled reads the built-in description.
 func compiled(ctx context.Context) (protoreflect.ServiceDescriptor, error) {
-	c := protocompile.Compiler{Resolver: &protocompile.SourceResolver{
-		Accessor: func(string) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(builtIn)), nil },
-	}}
-	files, err := c.Compile(ctx, "control.proto")
+	const file = "control.proto"
+	c := protocompile.Compiler{Resolver: &protocompile.SourceResolver{Accessor: protocompile.SourceAccessorFromMap(map[string]string{file: builtIn})}}
+	files, err := c.Compile(ctx, file)
 	if err != nil {
 		return nil, fmt.Errorf("reading the built-in description of the control API: %w", err)
 	}
