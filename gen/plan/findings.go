@@ -57,40 +57,66 @@ func cannotRun(d snapshot.DaemonSet, n *snapshot.Node) string {
 	return ""
 }
 
-// aboutNode notes what is worth knowing about a node and its verdict.
-func (b *builder) aboutNode(n *snapshot.Node, v Node) {
-	object := "node " + n.Name
-	old := 0
-	for _, p := range b.pods[n.Name] {
-		if p.Pin == b.p.From {
-			old++
-		}
+// about collects findings on nodes, so that one that many nodes share is told once.
+type about struct {
+	kinds []Finding
+	names map[Finding][]string
+}
+
+func (a *about) add(severity Severity, node, wayOut, format string, args ...any) {
+	f := Finding{Severity: severity, Message: fmt.Sprintf(format, args...), WayOut: wayOut}
+	if a.names == nil {
+		a.names = map[Finding][]string{}
 	}
-	switch v.Verdict {
-	case LeftOut:
-		if st := b.stamps[n.Name]; st.InProgress() && b.notInHand(n.Name) == 0 {
-			b.err(object, "take it into the roll", "it %s, but a roll has it in hand (%s), and only one node may be open at a time", v.Reason, st.Phase)
-			return
-		}
-		asked := slices.Contains(b.o.Exclude, n.Name) || n.Version() == b.p.From && strings.HasPrefix(v.Reason, "does not match") || strings.HasPrefix(v.Reason, "is not among")
-		switch why := cannotRun(b.newSet, n); {
-		case asked:
-		case n.Version() == "":
-			b.warn(object, "label it as the installer does, unless it is not meant to serve", "it is left out because it %s", v.Reason)
-		case old > 0 && why != "":
-			b.err(object, "let the new DaemonSet run where the old one does, or pass --exclude "+n.Name, "it hosts %s of %s but %s", count(old, "worker pod"), b.p.From, v.Reason)
-		case slices.Contains(b.o.Nodes, n.Name):
-			b.warn(object, "", "it was named but is left out because it %s", v.Reason)
-		}
-	case Roll, Resume:
-		if !n.Ready {
-			b.warn(object, "repair it, or pass --exclude "+n.Name+"; the line would stop there", "it is not Ready")
-		}
+	if a.names[f] == nil {
+		a.kinds = append(a.kinds, f)
+	}
+	a.names[f] = append(a.names[f], node)
+}
+
+func (a *about) findings() []Finding {
+	var out []Finding
+	for _, f := range a.kinds {
+		names := a.names[f]
+		f.Object = several("node", names)
+		out = append(out, f)
+	}
+	return out
+}
+
+// rolling notes what speaks against rolling a node.
+func (b *builder) rolling(a *about, n *snapshot.Node) {
+	if !n.Ready {
+		a.add(Warning, n.Name, "repair it, or leave it out with --exclude", "not Ready, so the line would stop there")
+	}
+	if n.Unschedulable {
+		a.add(Warning, n.Name, "kubectl uncordon it, or leave it out with --exclude", "cordoned, so no new worker would come up there and the line would stop")
+	}
+}
+
+// leftOut notes what speaks against leaving a node out.
+func (b *builder) leftOut(a *about, n *snapshot.Node, v Node, asked bool) {
+	half := b.halfDone(n)
+	switch old := b.pinned(n.Name, b.p.From); {
+	case b.stamps[n.Name].InProgress() && b.notInHand(n.Name) == 0:
+		a.add(Error, n.Name, "take it into the roll", "it %s, but a roll has it in hand (%s), and no other node may be opened before it is finished", v.Reason, b.stamps[n.Name].Phase)
+	case asked && half != "":
+		a.add(Warning, n.Name, "take it into the roll unless that is meant", "it %s, but %s", v.Reason, half)
+	case asked:
+	case old > 0 && n.Version() == b.p.From:
+		a.add(Error, n.Name, "let the new DaemonSet run where the old one does, or leave it out with --exclude", "it hosts workers of %s but %s", b.p.From, v.Reason)
+	case n.Version() == "":
+		a.add(Warning, n.Name, "label it as the installer does, unless it is not meant to serve", "left out because it %s", v.Reason)
+	case slices.Contains(b.o.Nodes, n.Name):
+		a.add(Warning, n.Name, "", "named in --nodes but left out because it %s", v.Reason)
 	}
 }
 
 // fleet checks that something else serves while a node is out.
 func (b *builder) fleet() {
+	if d := b.oldSet; d.Ready < d.Desired {
+		b.warn("DaemonSet "+b.s.Namespace+"/"+d.Name, "see why; the actors of a node can be suspended only while its atelet runs", "%d of its %d atelets are Ready", d.Ready, d.Desired)
+	}
 	var serving []string
 	for i := range b.s.Nodes {
 		n := &b.s.Nodes[i]
@@ -107,6 +133,74 @@ func (b *builder) fleet() {
 			return
 		}
 	}
+}
+
+// strangers checks that no worker pod on a node of the roll belongs to neither side. A step would stop at one.
+func (b *builder) strangers() {
+	var odd []string
+	for _, n := range b.p.Rolling() {
+		for _, p := range b.pods[n.Name] {
+			if p.Pin != b.p.From && p.Pin != b.p.To {
+				odd = append(odd, fmt.Sprintf("%s/%s on %s", p.Namespace, p.Name, n.Name))
+			}
+		}
+	}
+	if len(odd) > 0 {
+		b.err(several("worker pod", odd), "pin its worker pool while no actor is on its workers, or remove the pod", "pinned to neither %s nor %s, so nobody can tell what becomes of it", b.p.From, b.p.To)
+	}
+}
+
+// room checks that the actors of the fullest node would find free workers elsewhere. The line stops after a node whose
+// actors do not.
+func (b *builder) room() {
+	if !b.s.Control.Read {
+		return
+	}
+	var fullest string
+	var needs []substrate.Need
+	for _, n := range b.p.Rolling() {
+		var here []substrate.Need
+		for _, o := range b.occupants[n.Name] {
+			if o.Worker.Name != "" && o.Reason != substrate.Unseen {
+				here = append(here, substrate.Need{Actor: o.Actor.Ref.String(), Class: o.Worker.Class, Selector: o.Actor.Selector})
+			}
+		}
+		if len(here) > len(needs) {
+			fullest, needs = n.Name, here
+		}
+	}
+	if len(needs) == 0 {
+		return
+	}
+	bound := map[string]int32{}
+	for _, a := range b.s.Actors {
+		if a.Bound() {
+			bound[or(a.Worker, a.WorkerPodUID)]++
+		}
+	}
+	var slots []substrate.Slots
+	for _, w := range b.s.Workers {
+		if w.Node != fullest {
+			slots = append(slots, substrate.Slots{Worker: w, Free: w.Capacity - max(bound[w.Name], w.Claimed)})
+		}
+	}
+	left := substrate.Room(needs, slots)
+	if len(left) == 0 {
+		return
+	}
+	var names []string
+	for _, n := range left {
+		names = append(names, n.Actor)
+	}
+	b.warn("node "+fullest, "add workers, or suspend actors that nobody needs; the line stops after the node until there is room",
+		"%d of its %d running actors would find no free worker that matches them elsewhere: %s", len(left), len(needs), several("actor", names))
+}
+
+func or(s, instead string) string {
+	if s == "" {
+		return instead
+	}
+	return s
 }
 
 // control checks what the Control API said.

@@ -59,9 +59,9 @@ type builder struct {
 	p *Plan
 
 	oldSet, newSet snapshot.DaemonSet
-	pods           map[string][]snapshot.Pod // worker pods that run, by node
-	actors         map[string]int            // actors that must leave, by node
-	draining       map[string]int            // DRAINING workers of pods that are not going away, by node
+	pods           map[string][]snapshot.Pod       // worker pods that run, by node
+	occupants      map[string][]substrate.Occupant // actors that must leave, by node
+	draining       map[string]int                  // DRAINING workers of pods that are not going away, by node
 	stamps         map[string]*roll.Stamp
 }
 
@@ -93,6 +93,7 @@ func (b *builder) plan() {
 	b.pools()
 	b.fleet()
 	b.control()
+	b.room()
 	b.lease()
 	b.p.Cost = b.p.Pace.cost(len(b.p.Rolling()))
 	if b.p.Cost.Nodes == 0 && b.failed() == nil {
@@ -137,7 +138,7 @@ func (b *builder) nothingWayOut() string {
 
 // index joins pods, workers and actors with nodes.
 func (b *builder) index() {
-	b.pods, b.actors, b.draining = map[string][]snapshot.Pod{}, map[string]int{}, map[string]int{}
+	b.pods, b.occupants, b.draining = map[string][]snapshot.Pod{}, map[string][]substrate.Occupant{}, map[string]int{}
 	b.stamps = map[string]*roll.Stamp{}
 	live := map[string]bool{} // UIDs of worker pods that are not going away
 	for _, p := range b.s.Pods {
@@ -185,7 +186,7 @@ func (b *builder) index() {
 	}
 	for _, n := range b.s.Nodes {
 		site := substrate.Site{Node: n.Name, Workers: b.leaving(workersOf[n.Name]), Flipped: n.Version() == b.p.To}
-		b.actors[n.Name] = len(substrate.Occupants(site, near[n.Name]))
+		b.occupants[n.Name] = substrate.Occupants(site, near[n.Name])
 	}
 }
 
@@ -227,13 +228,20 @@ func (b *builder) nodes() {
 	if b.o.Order == OrderActors && !b.s.Control.Read {
 		b.err("--order actors", "make the Control API reachable, or choose another order", "the actors are not known: %s", b.s.Control.Why)
 	}
+	var notes about
 	for i := range b.s.Nodes {
 		n := &b.s.Nodes[i]
-		out := Node{Name: n.Name, Zone: n.Zone(), Workers: len(b.pods[n.Name]), Actors: b.actors[n.Name]}
-		out.Verdict, out.Reason = b.verdict(n, selector)
+		out := Node{Name: n.Name, Zone: n.Zone(), Workers: len(b.pods[n.Name]), Actors: len(b.occupants[n.Name])}
+		var asked bool
+		out.Verdict, out.Reason, asked = b.verdict(n, selector)
 		b.p.Nodes = append(b.p.Nodes, out)
-		b.aboutNode(n, out)
+		if out.Rolls() {
+			b.rolling(&notes, n)
+		} else if out.Verdict == LeftOut {
+			b.leftOut(&notes, n, out, asked)
+		}
 	}
+	b.p.Findings = append(b.p.Findings, notes.findings()...)
 	rank := map[Verdict]int{Resume: 0, Roll: 1, Done: 2, LeftOut: 3}
 	slices.SortFunc(b.p.Nodes, func(x, y Node) int {
 		if c := cmp.Compare(rank[x.Verdict], rank[y.Verdict]); c != 0 {
@@ -282,31 +290,32 @@ func noZone(n Node) int {
 	return 0
 }
 
-// verdict decides what becomes of a node. The reason completes a sentence that begins with the node's name.
-func (b *builder) verdict(n *snapshot.Node, selector labels.Selector) (Verdict, string) {
+// verdict decides what becomes of a node. The reason completes a sentence that begins with the node's name. asked tells
+// that the node is left out because the options say so.
+func (b *builder) verdict(n *snapshot.Node, selector labels.Selector) (v Verdict, reason string, asked bool) {
 	at := n.Version()
 	switch {
 	case at == "":
-		return LeftOut, "carries no label " + versions.Label
+		return LeftOut, "carries no label " + versions.Label, false
 	case at != b.p.From && at != b.p.To:
-		return LeftOut, fmt.Sprintf("is at %s, which is neither %s nor %s", at, b.p.From, b.p.To)
+		return LeftOut, fmt.Sprintf("is at %s, which is neither %s nor %s", at, b.p.From, b.p.To), false
 	case slices.Contains(b.o.Exclude, n.Name):
-		return LeftOut, "was excluded"
+		return LeftOut, "was excluded", true
 	case len(b.o.Nodes) > 0 && !slices.Contains(b.o.Nodes, n.Name):
-		return LeftOut, "is not among --nodes"
+		return LeftOut, "is not among --nodes", true
 	case !selector.Matches(labels.Set(n.Labels)):
-		return LeftOut, "does not match --selector " + b.o.Selector
+		return LeftOut, "does not match --selector " + b.o.Selector, true
 	}
 	if why := cannotRun(b.newSet, n); why != "" {
-		return LeftOut, fmt.Sprintf("cannot run the atelet of %s: %s", b.p.To, why)
+		return LeftOut, fmt.Sprintf("cannot run the atelet of %s: %s", b.p.To, why), false
 	}
 	if why := b.halfDone(n); why != "" {
-		return Resume, why
+		return Resume, why, false
 	}
 	if at == b.p.To {
-		return Done, fmt.Sprintf("is at %s and holds nothing of %s", b.p.To, b.p.From)
+		return Done, fmt.Sprintf("is at %s and holds nothing of %s", b.p.To, b.p.From), false
 	}
-	return Roll, "is at " + b.p.From
+	return Roll, "is at " + b.p.From, false
 }
 
 // halfDone says what an earlier roll left undone on the node, "" when nothing.
@@ -315,13 +324,7 @@ func (b *builder) halfDone(n *snapshot.Node) string {
 		return fmt.Sprintf("was begun and not finished: %s since %s (%s to %s)", st.Phase, st.At.UTC().Format(time.RFC3339), st.From, st.To)
 	}
 	if n.Version() == b.p.To {
-		old := 0
-		for _, p := range b.pods[n.Name] {
-			if p.Pin == b.p.From {
-				old++
-			}
-		}
-		if old > 0 {
+		if old := b.pinned(n.Name, b.p.From); old > 0 {
 			return fmt.Sprintf("is at %s with %s of %s left", b.p.To, count(old, "worker pod"), b.p.From)
 		}
 		return ""
@@ -330,6 +333,17 @@ func (b *builder) halfDone(n *snapshot.Node) string {
 		return fmt.Sprintf("has %s that an earlier roll drained", count(d, "worker"))
 	}
 	return ""
+}
+
+// pinned counts the worker pods on a node that are pinned to a version.
+func (b *builder) pinned(node, version string) int {
+	c := 0
+	for _, p := range b.pods[node] {
+		if p.Pin == version {
+			c++
+		}
+	}
+	return c
 }
 
 // nearest suggests a node whose name is close to one that does not exist.

@@ -23,6 +23,7 @@ func (b *builder) pools() {
 			clones[p.Namespace] = append(clones[p.Namespace], p)
 		}
 	}
+	unpinned := false
 	taken := map[string]string{} // which old pool a clone belongs to
 	for _, p := range b.s.Pools {
 		object := "worker pool " + p.String()
@@ -31,6 +32,7 @@ func (b *builder) pools() {
 			b.warn(object, "pin it before it is used again", "it is pinned to no version, and has no workers")
 			continue
 		case p.Pin == "":
+			unpinned = true
 			b.err(object, fmt.Sprintf("pin it to %s (spec.template.nodeSelector %s) while no actor is on its workers", b.p.From, versions.Label),
 				"it is pinned to no version, so its workers would land on either side")
 			continue
@@ -48,6 +50,9 @@ func (b *builder) pools() {
 			b.warn(object, "find out what it lacks before the roll", "%d of its %d workers are Ready", p.Ready, p.Replicas)
 		}
 		b.p.Pools = append(b.p.Pools, Pool{Namespace: p.Namespace, Name: p.Name, Clone: b.clone(p, clones[p.Namespace], taken)})
+	}
+	if !unpinned { // the pods of an unpinned pool are no news
+		b.strangers()
 	}
 }
 

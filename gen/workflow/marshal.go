@@ -50,12 +50,13 @@ func pruned(wf *wfv1.Workflow) (map[string]any, error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return nil, fmt.Errorf("reading the Workflow back: %w", err)
 	}
+	delete(m, "status") // of a Workflow that has not run, and yet never empty
 	return prune(m).(map[string]any), nil
 }
 
 // noise are the fields that Argo's and Kubernetes' types write although they are empty. No other empty field is
 // touched: suspend: {} and emptyDir: {} say something.
-var noise = map[string]bool{"inputs": true, "outputs": true, "arguments": true, "metadata": true, "status": true, "resources": true, "creationTimestamp": true, "name": true}
+var noise = map[string]bool{"inputs": true, "outputs": true, "arguments": true, "metadata": true, "resources": true, "creationTimestamp": true, "name": true}
 
 // prune takes the noise out of a value read from JSON, and makes its whole numbers integers again.
 func prune(v any) any {

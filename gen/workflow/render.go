@@ -84,7 +84,7 @@ func Render(p *plan.Plan, o Options) (*wfv1.Workflow, error) {
 
 	wf := &wfv1.Workflow{
 		TypeMeta:   metav1.TypeMeta{APIVersion: wfv1.SchemeGroupVersion.String(), Kind: "Workflow"},
-		ObjectMeta: meta(p, o, nodes[0], slugs[0]),
+		ObjectMeta: meta(p, o, slugs),
 		Spec: wfv1.WorkflowSpec{
 			Entrypoint:         entrypoint,
 			ServiceAccountName: o.ServiceAccount,
@@ -201,12 +201,12 @@ func (r *renderer) compact(nodes []plan.Node, slugs []string) []unit {
 			first = "n" + pos // the gate says which node it is, and names are what costs room
 		}
 		if split {
-			u = append(u, stepTask(first, drainNode, n.Name), gate(suspend, slugs[i]), stepTask("m"+pos, moveNode, n.Name))
+			u = append(u, stepTask(first, drainNode, n.Name), gate(suspend, slugs[i]), stepTask("move-"+pos, moveNode, n.Name))
 		} else {
 			u = append(u, stepTask(first, rollNode, n.Name))
 		}
 		if r.pace.SoakAfter(i, r.count) {
-			u = append(u, wfv1.DAGTask{Name: soak + "-" + slugs[i], Template: soak}, stepTask("v"+pos, verify, n.Name))
+			u = append(u, wfv1.DAGTask{Name: soak + "-" + slugs[i], Template: soak}, stepTask(verify+"-"+pos, verify, n.Name))
 		}
 		units[i] = u
 	}
@@ -341,7 +341,7 @@ func short(d time.Duration) string {
 	return s
 }
 
-func meta(p *plan.Plan, o Options, first plan.Node, slug string) metav1.ObjectMeta {
+func meta(p *plan.Plan, o Options, slugs []string) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
 		Name: o.Name, Namespace: o.Namespace,
 		Labels: map[string]string{
@@ -352,7 +352,7 @@ func meta(p *plan.Plan, o Options, first plan.Node, slug string) metav1.ObjectMe
 		},
 		Annotations: map[string]string{
 			"workflows.argoproj.io/title":       title(p),
-			"workflows.argoproj.io/description": description(p, o, first, slug),
+			"workflows.argoproj.io/description": description(p, o, slugs),
 		},
 	}
 	if o.Name == "" {
@@ -370,7 +370,7 @@ func title(p *plan.Plan) string {
 }
 
 // description tells whoever opens the Workflow in the UI what it does, and how to approve and to refuse.
-func description(p *plan.Plan, o Options, first plan.Node, slug string) string {
+func description(p *plan.Plan, o Options, slugs []string) string {
 	nodes := p.Rolling()
 	name := o.Name
 	if name == "" {
@@ -378,18 +378,18 @@ func description(p *plan.Plan, o Options, first plan.Node, slug string) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Rolls %s from Agent Substrate `%s` to `%s`, one at a time, `%s` first: drain, suspend, flip, verify.\n",
-		plural(len(nodes), "node"), p.From, p.To, first.Name)
+		plural(len(nodes), "node"), p.From, p.To, nodes[0].Name)
 	example := ""
 	switch {
 	case p.Pace.GateBefore(0):
-		example = approve + "-" + slug
+		example = approve + "-" + slugs[0]
 		fmt.Fprintf(&b, "\nNothing is drained on a node before its gate `%s-...` was approved.", approve)
 	case p.Pace.GateBeforeSuspend():
-		example = suspend + "-" + slug
+		example = suspend + "-" + slugs[0]
 		fmt.Fprintf(&b, "\nNo actor of a node is suspended before its gate `%s-...` was approved.", suspend)
 	case p.Pace.Gate == plan.GateCanary && len(nodes) > 1:
 		fmt.Fprintf(&b, "\nIt stops once, after the first node, for a person to look and to approve.")
-		example = approve + "-..."
+		example = approve + "-" + slugs[1]
 	default:
 		fmt.Fprintf(&b, "\nIt asks nobody on its way.")
 	}

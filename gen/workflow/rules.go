@@ -252,6 +252,8 @@ func rulesOfTags(t *wfv1.Template) []error {
 	var errs []error
 	for _, m := range tag.FindAllString(string(b), -1) {
 		if !allowed.MatchString(m) {
+			const most = 60 // of one that is left open and runs on to the next
+			m = m[:min(len(m), most)]
 			errs = append(errs, fmt.Errorf("%q would be replaced by Argo, and is none of the tags that a roll uses", m))
 		}
 	}

@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/argoproj/argo-workflows/v3/workflow/common"
 	"github.com/argoproj/argo-workflows/v3/workflow/validate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // Validate checks the bytes of one Workflow as argo submit would, strictly, and then by the rules of a roll.
@@ -67,17 +69,37 @@ func Lint(manifest []byte) (objects int, problems []Problem) {
 	return objects, problems
 }
 
-// parse reads the Argo objects of a manifest. An unknown field is an error, as it is for argo submit.
+// parse reads the Argo objects of a manifest. An unknown field is an error, as it is for argo submit. Documents are split
+// as Argo splits them, but one that is no YAML is an error, while Argo passes over it.
 func parse(manifest []byte) ([]metav1.Object, error) {
 	if len(bytes.TrimSpace(manifest)) == 0 {
 		return nil, errors.New("the manifest is empty")
 	}
 	var out []metav1.Object
-	for _, r := range common.ParseObjects(manifest, true) {
-		if r.Err != nil {
-			return nil, fmt.Errorf("reading the manifest strictly: %w", r.Err)
+	for i, doc := range bytes.Split(manifest, []byte("\n---")) {
+		if len(bytes.TrimSpace(doc)) == 0 {
+			continue
 		}
-		out = append(out, r.Object)
+		asJSON, err := yaml.YAMLToJSONStrict(doc)
+		if err != nil {
+			return nil, fmt.Errorf("document %d is no proper YAML: %w", i+1, err)
+		}
+		var m metav1.TypeMeta
+		if err := json.Unmarshal(asJSON, &m); err != nil {
+			return nil, fmt.Errorf("document %d is no object: %w", i+1, err)
+		}
+		if m.Kind != workflow.WorkflowKind && m.Kind != workflow.WorkflowTemplateKind {
+			continue
+		}
+		for _, r := range common.ParseObjects(asJSON, true) {
+			if r.Err != nil {
+				return nil, fmt.Errorf("document %d, %s, read strictly: %w", i+1, m.Kind, r.Err)
+			}
+			if want := wfv1.SchemeGroupVersion.String(); m.APIVersion != want {
+				return nil, fmt.Errorf("document %d, %s: apiVersion is %q, want %q", i+1, m.Kind, m.APIVersion, want)
+			}
+			out = append(out, r.Object)
+		}
 	}
 	return out, nil
 }
