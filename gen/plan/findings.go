@@ -240,7 +240,7 @@ func (b *builder) control() {
 // several names a few of many objects.
 func several(what string, names []string) string {
 	const most = 5
-	slices.Sort(names)
+	slices.SortFunc(names, natural)
 	if len(names) == 1 {
 		return what + " " + names[0]
 	}

@@ -133,7 +133,7 @@ func (b *builder) nothingWayOut() string {
 	if b.firstLeftOut() != "" {
 		return "widen --selector, --nodes or --exclude if they should be rolled"
 	}
-	return fmt.Sprintf("to roll back, pass --from %s --to %s", b.p.To, b.p.From)
+	return fmt.Sprintf("to go the other way, pass --from %s --to %s", b.p.To, b.p.From)
 }
 
 // index joins pods, workers and actors with nodes.

@@ -172,7 +172,7 @@ func (b *builder) guess(vs []string, byVersion map[string]snapshot.DaemonSet) (f
 	case carried[x] == 0 && carried[y] == 0:
 		b.err("nodes", "label the nodes as the installer of the release does", "none carries %s=%s or %s", versions.Label, x, y)
 	case carried[x] == 0 && dated:
-		b.err("roll", fmt.Sprintf("to roll back, pass --from %s --to %s", y, x),
+		b.err("roll", fmt.Sprintf("to go the other way, pass --from %s --to %s", y, x),
 			"nothing to roll: every node is at %s, whose atelet is the newer of the two", y)
 	case carried[x] > 0 && carried[y] > 0 && !dated:
 		b.err("nodes", explicit, "%d carry %s and %d carry %s, and no node says which way the roll goes", carried[x], x, carried[y], y)
