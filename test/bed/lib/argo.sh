@@ -14,24 +14,24 @@ argo() {
 	for sa in argo argo-server; do
 		kubeconfig "$(inside kubectl create token -n argo $sa --duration=24h)" argo >"$pki/$sa.kubeconfig"
 	done
-	spawn_from_outside workflow-controller "$pki/argo.kubeconfig" \
+	beside workflow-controller "$pki/argo.kubeconfig" \
+		env ARGO_NAMESPACE=argo LEADER_ELECTION_DISABLE=true GOGC=400 DEFAULT_REQUEUE_TIME=100ms \
+		ARGO_PROGRESS_PATCH_TICK_DURATION=5s \
 		workflow-controller --configmap=workflow-controller-configmap --executor-image-pull-policy=IfNotPresent \
 		--executor-image="docker.io/local/argoexec:$argo_version" --qps=100 --burst=200
-	spawn_from_outside argo-server "$pki/argo-server.kubeconfig" \
-		argo server --auth-mode=server --secure=false --port=2746
+	beside argo-server "$pki/argo-server.kubeconfig" \
+		env ARGO_NAMESPACE=argo GOGC=400 argo server --auth-mode=server --secure=false --port=2746
 	until_true 60 inside curl -sf http://127.0.0.1:2746/api/v1/version || die "Argo's server does not answer: see $logs/argo-server.log"
 	say "Argo is up after $(since "$begun")"
 }
 
-# spawn_from_outside NAME KUBECONFIG COMMAND... starts a program in the bed's namespaces and control group.
-spawn_from_outside() {
+# beside NAME KUBECONFIG COMMAND... starts a program in the bed's namespaces and control group, beside its first process.
+beside() {
 	local name=$1 kubeconfig=$2
 	shift 2
 	(
-		cg_join "$group/system"
+		is_inside || cg_join "$group/system"
 		# shellcheck disable=SC2016
-		KUBECONFIG_IN_BED=$kubeconfig LEADER_ELECTION_DISABLE=true ARGO_NAMESPACE=argo GOGC=400 \
-			DEFAULT_REQUEUE_TIME=100ms ARGO_PROGRESS_PATCH_TICK_DURATION=5s inside \
-			bash -c '. "$0/lib/common.sh"; spawn "$@"' "$here" "$name" "$@" 9>&-
+		inside bash -c '. "$0/lib/common.sh"; spawn "$@"' "$here" "$name" "$@"
 	)
 }

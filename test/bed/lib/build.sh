@@ -50,13 +50,18 @@ build() {
 	done
 	component argo-manifests "$(<"$ATEWF_BED_DIR/stamps/argo-source") $(declare -f argo_manifests)" argo_manifests
 
-	for name in mkimage pause; do
-		component $name "$(content $name ../go.mod ../go.sum)" go_build $name "$here" ./$name "$strip"
+	for name in mkimage pause probe; do
+		component $name "$(content $name) $(modules ./$name)" go_build $name "$here" ./$name "$strip"
 	done
-	component image-pause "$(declare -f image_pause) $(sum pause mkimage)" image_pause
-	component image-argoexec "$(declare -f image_argoexec) $(sum argoexec mkimage)" image_argoexec
-	component image-busybox "$(declare -f image_busybox) $(sum mkimage) $(sha256sum "$(command -v busybox)")" image_busybox
+	for name in pause argoexec busybox probe; do
+		component image-$name "$(declare -f image_$name) $(sum mkimage) $(image_input $name)" image_$name
+	done
 }
+
+# modules PACKAGE prints the versions of all modules that are linked into it.
+modules() { (cd "$here" && go list -deps -f '{{with .Module}}{{.Path}} {{.Version}}{{end}}' "$1" | sort -u); }
+
+image_input() { if [[ $1 == busybox ]]; then sha256sum "$(command -v busybox)"; else sum "$1"; fi; }
 
 sum() { (cd "$bin" && sha256sum "$@"); }
 
@@ -124,6 +129,8 @@ argo_manifests() {
 }
 
 image_pause() { "$bin/mkimage" -entrypoint /pause "$images/pause.tar" docker.io/local/pause:1 "$bin/pause=/pause"; }
+
+image_probe() { "$bin/mkimage" -entrypoint /probe "$images/probe.tar" docker.io/local/probe:1 "$bin/probe=/probe"; }
 
 image_argoexec() {
 	"$bin/mkimage" -entrypoint /bin/argoexec "$images/argoexec.tar" "docker.io/local/argoexec:$argo_version" \

@@ -25,6 +25,20 @@ cg_make() {
 	done
 }
 
+# cg_controllers DIRECTORY lets the groups below it have controllers: those that can be had.
+cg_controllers() {
+	local c
+	for c in $(<"$1/cgroup.controllers"); do echo "+$c" 2>/dev/null >"$1/cgroup.subtree_control" || true; done
+}
+
+# cg_namespace GROUP COMMAND... becomes the command, in a cgroup namespace that has the group for its root. Nobody else
+# may be in the group: one of version 2 has either processes or controllers for the groups below it.
+cg_namespace() {
+	cg_join "$1"
+	shift
+	exec unshare --cgroup "$@"
+}
+
 # cg_join GROUP moves the calling shell there.
 cg_join() {
 	local h
@@ -47,8 +61,8 @@ cg_mount() {
 		umount -R $cg
 		mount -t cgroup2 cgroup2 $cg
 		mkdir -p $cg/system
-		echo $$ >$cg/system/cgroup.procs # a group of version 2 has either processes or controllers for its children
-		for c in $(cat $cg/cgroup.controllers); do echo "+$c" >$cg/cgroup.subtree_control || true; done
+		cg_join system
+		cg_controllers $cg
 		return
 	fi
 	local -A found=()

@@ -6,7 +6,7 @@ group=atewf-bed-$(sha256sum <<<"$ATEWF_BED_DIR" | cut -c 1-8)
 needs=(
 	containerd:containerd ctr:containerd crun:crun /usr/lib/cni/ptp:containernetworking-plugins
 	/usr/lib/cni/portmap:containernetworking-plugins iptables:iptables ip:iproute2 sysctl:procps pgrep:procps
-	nsenter:util-linux unshare:util-linux flock:util-linux mount:mount openssl:openssl curl:curl awk:mawk
+	nsenter:util-linux unshare:util-linux setpriv:util-linux setsid:util-linux flock:util-linux mount:mount openssl:openssl curl:curl awk:mawk
 	busybox:busybox-static
 )
 
@@ -34,7 +34,7 @@ deps() {
 }
 
 up() {
-	local nodes=${1:-3} begun=$EPOCHREALTIME pid
+	local nodes=${1:-3} begun=$EPOCHREALTIME pid i
 	[[ $nodes =~ ^[1-9]$ ]] || die "the number of nodes must be from 1 to 9, not '$nodes'"
 	need_root
 	need_packages
@@ -44,19 +44,26 @@ up() {
 	rm -rf "$run"
 	mkdir -p "$logs" "$run/pid"
 	make_pki "$nodes"
+	! cg_unified || cg_controllers $cg
 	cg_make "$group"
+	cg_make "$group/launcher"
 	(
-		cg_join "$group"
+		cg_join "$group/launcher"
 		pid=$BASHPID
 		echo "$pid $(start_time "$pid")" >"$run/launcher"
-		exec setsid unshare --net --mount --cgroup --pid --uts --fork --mount-proc --kill-child \
-			bash "$here/lib/init.sh" "$nodes" >"$logs/init.log" 2>&1 </dev/null 9>&-
+		# shellcheck disable=SC2016
+		exec setsid unshare --net --mount --pid --uts --fork --mount-proc --kill-child \
+			bash -c '. "$0/lib/common.sh"; . "$0/lib/cgroup.sh"; cg_namespace "$1" bash "$0/lib/init.sh" "$2"' \
+			"$here" "$group" "$nodes" >"$logs/init.log" 2>&1 </dev/null 9>&-
 	) &
 	until_true 5 test -s "$run/launcher" || die "could not start: see $logs/init.log"
 	until_true 180 up_or_dead control_plane_started
 	launcher >/dev/null || { tail -n 20 "$logs/init.log" >&2; down; die "the bed died while starting: see $logs"; }
 	say "control plane after $(since "$begun")"
-	until_true 180 up_or_dead nodes_ready "$nodes" && launcher >/dev/null || die "the nodes do not become Ready: see $logs"
+	for i in $(seq "$nodes"); do # one by one: kubectl waits for the creation of one object only
+		inside kubectl wait --for=create --timeout=120s "node/node$i" >/dev/null || die "node$i does not register: see $logs"
+	done
+	inside kubectl wait --for=condition=Ready --timeout=120s node --all >/dev/null || die "the nodes do not become Ready: see $logs"
 	inside kubectl apply -f "$here/conf/dns-service.yaml" >/dev/null
 	say "up with $nodes nodes after $(since "$begun")"
 }
@@ -64,11 +71,6 @@ up() {
 control_plane_started() { [[ -f $run/control-plane-started ]]; }
 
 up_or_dead() { ! launcher || "$@"; }
-
-nodes_ready() {
-	[[ $(inside kubectl get nodes -o jsonpath='{.items[*].status.conditions[?(@.type=="Ready")].status}' |
-		grep -ow True | wc -l) == "$1" ]]
-}
 
 down() {
 	need_root
@@ -114,7 +116,7 @@ show_logs() {
 load() {
 	need_root
 	(($# > 0)) || die "usage: $0 load IMAGE.tar..."
-	local tar node
+	local tar
 	local -a tars=()
 	for tar; do
 		[[ -f $tar ]] || die "no such file: $tar"
@@ -131,4 +133,11 @@ node() {
 	[[ ${1:-} == start || ${1:-} == stop ]] && node_exists "${2:-}" || die "usage: $0 node start|stop nodeX"
 	# shellcheck disable=SC2016
 	inside bash -c '. "$0/lib/common.sh"; . "$0/lib/cgroup.sh"; . "$0/lib/node.sh"; "node_$1" "$2"' "$here" "$1" "$2"
+}
+
+# check [TEST FLAGS...] proves on a bed that is up, with Argo, what this file promises.
+check() {
+	need_root
+	(cd "$here" && CGO_ENABLED=0 go test -c -trimpath -tags bed -o "$bin/check.test" .)
+	inside "$bin/check.test" -test.v "$@"
 }

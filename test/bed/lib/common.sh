@@ -21,16 +21,19 @@ pod_net() { echo "10.244.$1.0/24"; }
 say() { printf 'bed: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
+# note prints a line with the time, for the logs of what runs inside.
+note() { printf '%(%T)T.%s %s\n' -1 "$(cut -c 12-13 <<<"$EPOCHREALTIME")" "$*"; }
+
 # since START prints the seconds that have passed since START, which is a value of EPOCHREALTIME.
 since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }'; }
 
-# until_true SECONDS COMMAND... runs COMMAND every tenth of a second until it succeeds; false when time is up.
+# until_true SECONDS COMMAND... runs COMMAND five times a second until it succeeds; false when time is up.
 until_true() {
 	local end=$((SECONDS + $1))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		((SECONDS < end)) || return 1
-		sleep 0.1
+		sleep 0.2
 	done
 }
 
@@ -61,19 +64,30 @@ init_pid() {
 
 need_root() { ((EUID == 0)) || die "root is needed, for namespaces and mounts: run it with sudo -E"; }
 
-# inside COMMAND... runs COMMAND in the bed's namespaces, in the directory that the caller stands in.
-inside() {
+# inside COMMAND... runs COMMAND in the bed's namespaces as its admin, in the directory that the caller stands in.
+inside() { (enter "$@"); }
+
+# enter COMMAND... is the same, in place of the calling shell.
+enter() {
 	local init
+	local -a env=(env "ATEWF_BED_INSIDE=$ATEWF_BED_DIR" "KUBECONFIG=${kubeconfig:-$pki/admin.kubeconfig}"
+		"KUBEBUILDER_ASSETS=$bin" "PATH=$bin:$here:$PATH")
+	if is_inside; then # a test that runs in there stops a node, say
+		exec "${env[@]}" "$@"
+	fi
 	init=$(init_pid) || die "the bed is down: start it with '$0 up'"
-	# The shell goes back to the directory inside, because entering a mount namespace ends in its root.
-	nsenter -t "$init" --net --mount --pid --uts -- sh -c 'cd "$0" 2>/dev/null; exec "$@"' "$PWD" \
-		env KUBECONFIG="${KUBECONFIG_IN_BED:-$pki/admin.kubeconfig}" KUBEBUILDER_ASSETS="$bin" PATH="$bin:$PATH" "$@"
+	# The shell goes back to the directory, because entering a mount namespace ends in its root. And what runs inside
+	# must not outlive who asked for it.
+	exec nsenter -t "$init" --net --mount --pid --uts -- setpriv --pdeathsig TERM \
+		sh -c 'cd "$0" 2>/dev/null; exec "$@"' "$PWD" "${env[@]}" "$@"
 }
+
+is_inside() { [[ ${ATEWF_BED_INSIDE:-} == "$ATEWF_BED_DIR" ]]; }
 
 # spawn NAME COMMAND... starts a program of the bed in the background. To be called inside the namespaces.
 spawn() {
 	local name=$1
 	shift
-	setsid "$@" >>"$logs/$name.log" 2>&1 </dev/null &
+	setsid "$@" >>"$logs/$name.log" 2>&1 </dev/null 9>&- & # nine is the lock of the command that starts it
 	echo $! >"$run/pid/$name"
 }

@@ -33,8 +33,9 @@ prepare() {
 	mount --bind "$run/resolv.conf" "$resolv"
 }
 
-control_plane() {
-	local gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true
+gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true
+
+start_api() {
 	export GOGC=400 GOMAXPROCS=2 NO_PROXY='*' # memory is cheaper here than processor time: collect garbage late
 
 	spawn etcd "$bin/kmono" etcd --data-dir "$state/etcd" --unsafe-no-fsync --log-level warn \
@@ -52,9 +53,13 @@ control_plane() {
 		--kubelet-preferred-address-types=InternalIP \
 		--kubelet-client-certificate="$pki/kubelet-client.crt" --kubelet-client-key="$pki/kubelet-client.key" \
 		--feature-gates=$gates --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true
+}
 
-	until_true 120 api_ready || die "the API server is not ready: see $logs/kube-apiserver.log"
-
+# start_the_rest starts what needs the API server.
+start_the_rest() {
+	until_true 120 api_answers || die "the API server is not ready: see $logs/kube-apiserver.log"
+	touch "$run/api-ready" # the nodes wait for it
+	note "API server ready"
 	spawn kube-controller-manager "$bin/kmono" kube-controller-manager \
 		--kubeconfig="$pki/controller-manager.kubeconfig" --bind-address=127.0.0.1 --leader-elect=false \
 		--service-account-private-key-file="$pki/sa.key" --root-ca-file="$pki/ca.crt" \
@@ -67,9 +72,18 @@ control_plane() {
 	spawn coredns "$bin/kmono" coredns -conf "$run/Corefile"
 }
 
+api_answers() { [[ $(curl -s --max-time 2 --cacert "$pki/ca.crt" "https://$control_ip/readyz") == ok ]]; }
+
 prepare
-for i in $(seq "$1"); do node_start "node$i"; done
-control_plane
+start_api
+starting=()
+for i in $(seq "$1"); do
+	node_start "node$i" &
+	starting+=($!)
+done
+start_the_rest
+wait "${starting[@]}"
+note "control plane started"
 touch "$run/control-plane-started"
 # The first process must stay, and reaps whatever is left without a parent.
 while :; do wait -n || sleep 1; done

@@ -9,11 +9,9 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"runtime"
@@ -23,7 +21,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // passwd lets programs look up the two users that containers of the bed run as.
@@ -62,12 +62,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(content)), nil
-	}, tarball.WithCompressionLevel(gzip.NoCompression)) // it only travels to a disk of this machine
-	if err != nil {
-		return fmt.Errorf("make the layer of %s: %w", tag, err)
-	}
+	// Not compressed: it only travels to a disk of this machine, and every node would have to undo it.
+	layer := static.NewLayer(content, types.DockerUncompressedLayer)
 	image, err := mutate.AppendLayers(empty.Image, layer)
 	if err != nil {
 		return fmt.Errorf("add the layer of %s: %w", tag, err)
