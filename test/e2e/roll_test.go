@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	namespace = "default"
+	namespace = "argo"
 	stepImage = "docker.io/atewf/atewf-steps:test"
 )
 

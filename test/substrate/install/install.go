@@ -54,6 +54,8 @@ type Options struct {
 	// ControlNode is the node that the control plane runs on. It should not be one that a test lets vanish.
 	ControlNode string
 	Replicas    int32 // of each pool
+	// WorkflowNamespace is where the Workflows of earlier rolls are removed; argo when empty.
+	WorkflowNamespace string
 }
 
 // Installer installs on one cluster.
@@ -77,6 +79,9 @@ func New(cfg *rest.Config, o Options) (*Installer, error) {
 	}
 	if o.Capacity == 0 {
 		o.Capacity = 1
+	}
+	if o.WorkflowNamespace == "" {
+		o.WorkflowNamespace = "argo"
 	}
 	if o.Replicas == 0 {
 		o.Replicas = 6
@@ -126,7 +131,7 @@ func absent(err error) error {
 func (i *Installer) wipe(ctx context.Context) error {
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
 	all := metav1.ListOptions{}
-	if err := absent(i.Dyn.Resource(workflows).Namespace("default").DeleteCollection(ctx, metav1.DeleteOptions{}, all)); err != nil {
+	if err := absent(i.Dyn.Resource(workflows).Namespace(i.o.WorkflowNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all)); err != nil {
 		return err
 	}
 	if err := absent(i.Dyn.Resource(plane.Pools).Namespace(PoolNamespace).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}, all)); err != nil {
