@@ -149,7 +149,7 @@ func (s *source) completeNodes(cmd *cobra.Command, _ []string, typed string) ([]
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	before, _ := "", ""
+	before := "" // the names that are there already
 	if i := strings.LastIndexByte(typed, ','); i >= 0 {
 		before = typed[:i+1]
 	}
@@ -194,6 +194,10 @@ func (s *source) restConfig() (*rest.Config, error) {
 	cfg, err := s.config.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("finding the cluster: %w; pass --kubeconfig or --context, or plan from a file with --snapshot", err)
+	}
+	// Without any configuration kubectl's flags lead to a port that nobody has listened on for years.
+	if raw, err := s.config.ToRawKubeConfigLoader().RawConfig(); err == nil && len(raw.Clusters) == 0 && cfg.Host == "http://localhost:8080" && ptr.Deref(s.config.APIServer, "") == "" {
+		return nil, errors.New("finding the cluster: there is no kubeconfig, and this is no pod; pass --kubeconfig or --context, or plan from a file with --snapshot")
 	}
 	cfg.QPS, cfg.Burst = 50, 100
 	cfg.UserAgent = rest.DefaultKubernetesUserAgent()

@@ -85,9 +85,9 @@ func (r *Reader) Read(ctx context.Context) (*snapshot.Snapshot, error) {
 		what string
 		read func(context.Context, *snapshot.Snapshot) error
 	}{
+		{"the nodes", r.nodes}, // first, because it tells soonest that there is no cluster
 		// Workers before pods: a worker without a pod in the later list is one whose pod is gone.
 		{"the Control API", r.control},
-		{"the nodes", r.nodes},
 		{"the worker pools", r.pools},
 		{"the atelet DaemonSets", r.atelets},
 		{"the worker pods", r.pods},

@@ -41,8 +41,11 @@ func New(s *snapshot.Snapshot, o Options) (*Plan, error) {
 		b.o.Pace.Suspend = SuspendAuto
 	}
 	b.p.Pace = b.o.Pace
+	if b.o.Pace.Soak < 0 {
+		b.err("--soak", "give a time of zero or more", "%s is no pause", b.o.Pace.Soak)
+	}
 	// Each of these makes what comes after it meaningless when it fails.
-	for _, part := range []func(){b.braces, b.versions, b.plan} {
+	for _, part := range []func(){b.texts, b.versions, b.plan} {
 		part()
 		if err := b.failed(); err != nil {
 			return nil, err

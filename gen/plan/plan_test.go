@@ -373,6 +373,10 @@ func TestErrors(t *testing.T) {
 		"braces in a version":   {change: func(s *snapshot.Snapshot) { s.Atelets[1].Version = "v2}}" }, want: []string{"DaemonSet atelet-v2"}},
 		"braces in a pool":      {change: func(s *snapshot.Snapshot) { pool(s, "pool1").Labels = map[string]string{"x": "}}"} }, want: []string{"worker pool agents/pool1: label"}},
 		"braces in the cluster": {change: func(s *snapshot.Snapshot) { s.Cluster.Name = "{{x}}" }, want: []string{"cluster: the name"}},
+		"node name that is too long": {change: func(s *snapshot.Snapshot) { node(s, "node2").Name = strings.Repeat("a", 254) },
+			want: []string{`no node of Kubernetes can have this name of 254 characters: must be no more than 253 characters; see whether the snapshot was edited`}},
+		"node name that cannot be":  {change: func(s *snapshot.Snapshot) { node(s, "node2").Name = `a" b` }, want: []string{`node "a\" b": no node of Kubernetes can have this name`}},
+		"soak of less than nothing": {o: plan.Options{Pace: plan.Pace{Soak: -time.Minute}}, want: []string{"--soak: -1m0s is no pause"}},
 		"several at once": {change: func(s *snapshot.Snapshot) {
 			pool(s, "pool1").Pin = ""
 			remove(s, "pool2-v2")
@@ -558,7 +562,7 @@ func TestCost(t *testing.T) {
 
 // Order is total: however the snapshot is shuffled, the plan is the same.
 func TestOrderIsTotal(t *testing.T) {
-	names := []string{"node1", "node01", "node001", "node-1", "node1a", "node10", "node2", "a.b", "a-b", "10", "9", "node", "Node1", "x99999999999999999999", "x100000000000000000000"}
+	names := []string{"node1", "node01", "node001", "node-1", "node1a", "node10", "node2", "a.b", "a-b", "10", "9", "node", "x99999999999999999999", "x100000000000000000000"}
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for _, order := range []plan.Order{plan.OrderAuto, plan.OrderName, plan.OrderZone, plan.OrderActors} {
 		var want string

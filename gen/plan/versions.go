@@ -7,18 +7,25 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/atewf/atewf/gen/snapshot"
 	"github.com/atewf/atewf/internal/roll"
 	"github.com/atewf/atewf/internal/versions"
 )
 
-// braces refuses what Argo would take for a tag and replace.
-func (b *builder) braces() {
+// texts refuses what cannot stand in a Workflow: what Argo would take for a tag and replace, and names that no node has.
+func (b *builder) texts() {
 	bad := func(s string) bool { return strings.Contains(s, "{{") || strings.Contains(s, "}}") }
 	const wayOut = "Argo would replace it; rename it"
 	check := func(object, what, value string) {
 		if bad(value) {
 			b.err(object, wayOut, "%s %q has {{ or }} in it", what, value)
+		}
+	}
+	for _, n := range b.s.Nodes {
+		if errs := validation.IsDNS1123Subdomain(n.Name); len(errs) > 0 && !bad(n.Name) {
+			b.err(fmt.Sprintf("node %.40q", n.Name), "see whether the snapshot was edited", "no node of Kubernetes can have this name of %d characters: %s", len(n.Name), strings.Join(errs, "; "))
 		}
 	}
 	check("cluster", "the name", b.s.Cluster.Name)

@@ -1,9 +1,13 @@
 package workflow
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/atewf/atewf/internal/substrate"
 )
@@ -104,8 +108,32 @@ func (o Options) check() error {
 		d    time.Duration
 	}{{"drain", t.Drain}, {"suspend", t.Suspend}, {"flip", t.Flip}, {"verify", t.Verify}, {"atelet", t.Atelet}} {
 		if d.d < time.Second {
-			return fmt.Errorf("the timeout of %s is %s; it must be a second at least", d.name, d.d)
+			return fmt.Errorf("the timeout of %s is %s; raise --%s-timeout to a second at least", d.name, d.d, d.name)
 		}
+	}
+	for _, v := range []struct{ flag, value string }{
+		{"--image", o.Image}, {"--steps-endpoint", o.Endpoint}, {"--audience", o.Audience}, {"--accept-field", strings.Join(o.AcceptFields, ",")},
+	} {
+		if strings.Contains(v.value, "{{") || strings.Contains(v.value, "}}") {
+			return fmt.Errorf("%s: %q has {{ or }} in it, and Argo would replace it; give another", v.flag, v.value)
+		}
+	}
+	for _, v := range []struct {
+		flag, value string
+		most        int
+	}{{"--name", o.Name, maxWorkflowName}, {"--namespace", o.Namespace, validation.DNS1123LabelMaxLength}, {"--service-account", o.ServiceAccount, validation.DNS1123SubdomainMaxLength}} {
+		if v.value == "" {
+			continue
+		}
+		if errs := validation.IsDNS1123Subdomain(v.value); len(errs) > 0 {
+			return fmt.Errorf("%s: %q is no name: %s", v.flag, v.value, strings.Join(errs, "; "))
+		}
+		if len(v.value) > v.most {
+			return fmt.Errorf("%s: %q has %d characters; give a name of %d at most", v.flag, v.value, len(v.value), v.most)
+		}
+	}
+	if o.Image == "" {
+		return errors.New("no image of the steps is given; pass --image")
 	}
 	if t.Atelet > t.Flip {
 		return fmt.Errorf("flip may wait %s for the new atelet but has only %s in all; raise --flip-timeout", t.Atelet, t.Flip)
