@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -156,9 +157,38 @@ func (c *Client) UnscheduledWorkerPods(ctx context.Context) ([]corev1.Pod, error
 	return c.podList(ctx, metav1.NamespaceAll, versions.WorkerPoolLabel, "spec.nodeName=,status.phase=Pending")
 }
 
-// AteletPods lists the atelet pods on a node.
+// AteletPods lists the atelet pods on a node, and those that were made for it and wait to be scheduled there: a pod of a
+// DaemonSet names its node by an affinity until then.
 func (c *Client) AteletPods(ctx context.Context, namespace, node string) ([]corev1.Pod, error) {
-	return c.podList(ctx, namespace, versions.AteletSelector, "spec.nodeName="+node)
+	here, err := c.podList(ctx, namespace, versions.AteletSelector, "spec.nodeName="+node)
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := c.podList(ctx, namespace, versions.AteletSelector, "spec.nodeName=")
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range waiting {
+		if madeFor(&p, node) {
+			here = append(here, p)
+		}
+	}
+	return here, nil
+}
+
+// madeFor reports whether a pod may go to no other node than this one.
+func madeFor(p *corev1.Pod, node string) bool {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil || p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	for _, term := range p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, f := range term.MatchFields {
+			if f.Key == metav1.ObjectNameField && f.Operator == corev1.NodeSelectorOpIn && slices.Contains(f.Values, node) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // DeletePod deletes the pod with the UID.

@@ -34,7 +34,7 @@ type Kube interface {
 	UnscheduledWorkerPods(ctx context.Context) ([]corev1.Pod, error)
 	// DeletePod deletes a pod only if it still is the one with the UID.
 	DeletePod(ctx context.Context, namespace, name string, uid types.UID) error
-	// AteletPods lists the atelet pods of all versions on a node.
+	// AteletPods lists the atelet pods of all versions on a node or made for it.
 	AteletPods(ctx context.Context, namespace, node string) ([]corev1.Pod, error)
 	// LogTail returns the last lines of a pod's first container.
 	LogTail(ctx context.Context, namespace, pod string, lines int64) (string, error)

@@ -234,7 +234,12 @@ func TestRollThroughTrouble(t *testing.T) {
 	require.Equal(t, newVersion, s.label("node2"))
 
 	r.approve("node3")
+	before := ""
 	for _, step := range []string{"drain", "suspend", "flip", "verify"} {
+		if before != "" {
+			r.eventually(before+" of node3", 3*time.Minute, func() bool { return r.done(before, "node3") })
+		}
+		before = step
 		slow := map[string]sim.Fault{
 			"drain": {Method: "DrainWorker", Times: 1, Delay: 5 * time.Second}, "suspend": {Method: "SuspendActor", Times: 1, Delay: 5 * time.Second},
 			"flip": {Method: "ListWorkers", Times: 1, Delay: 5 * time.Second}, "verify": {Method: "ListWorkers", Times: 1, Delay: 5 * time.Second},

@@ -116,7 +116,14 @@ func TestPodsAreFoundByNodeAndKind(t *testing.T) {
 	plain.Labels = nil
 	atelet := workerPod("atelet", "n1", "v1")
 	atelet.Labels = map[string]string{"app": "atelet", versions.Label: "v1"}
-	for _, p := range []*corev1.Pod{workerPod("a", "n1", "v1"), workerPod("b", "n2", "v1"), workerPod("waits", "", "v2"), plain, atelet} {
+	forNode := func(name, node string) *corev1.Pod { // as the DaemonSet controller makes a pod
+		p := atelet.DeepCopy()
+		p.Name, p.Spec.NodeName = name, ""
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}
+		return p
+	}
+	for _, p := range []*corev1.Pod{workerPod("a", "n1", "v1"), workerPod("b", "n2", "v1"), workerPod("waits", "", "v2"), plain, atelet, forNode("atelet-waits", "n1"), forNode("atelet-n2", "n2")} {
 		_, err := cs.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
@@ -130,7 +137,7 @@ func TestPodsAreFoundByNodeAndKind(t *testing.T) {
 	}
 	require.Equal(t, []string{"a"}, names(k.WorkerPods(ctx, "n1")))
 	require.Equal(t, []string{"waits"}, names(k.UnscheduledWorkerPods(ctx)))
-	require.Equal(t, []string{"atelet"}, names(k.AteletPods(ctx, "default", "n1")))
+	require.Equal(t, []string{"atelet", "atelet-waits"}, names(k.AteletPods(ctx, "default", "n1")))
 
 	ready, err := k.ReadyNodes(ctx, "n1", "v1", "v2")
 	require.NoError(t, err)

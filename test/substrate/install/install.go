@@ -343,6 +343,7 @@ func (i *Installer) Atelet(version string) *appsv1.DaemonSet {
 		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labels},
 			Spec: corev1.PodSpec{
+				PriorityClassName:  "system-node-critical", // as the real one has a class of its own
 				ServiceAccountName: "atelet", NodeSelector: map[string]string{VersionLabel: version}, TerminationGracePeriodSeconds: ptr.To[int64](330), AutomountServiceAccountToken: ptr.To(false),
 				Tolerations:     []corev1.Toleration{{Key: "ate.dev/sandboxClass", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}},
 				SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)},
@@ -383,8 +384,8 @@ func (i *Installer) dataplane(ctx context.Context) error {
 	if len(nodes.Items) == 0 {
 		return fmt.Errorf("the cluster has no nodes")
 	}
-	// A fifth of a node each: four fit beside everything else, and a fifth one does not.
-	cpu := nodes.Items[0].Status.Allocatable.Cpu().MilliValue() / 5
+	// A little over a fifth of a node each: four fit beside everything else, and a fifth one never does.
+	cpu := nodes.Items[0].Status.Allocatable.Cpu().MilliValue() * 21 / 100
 	classes := map[string]string{"counter": "gvisor", "micro": "microvm"}
 	objs := []any{i.Atelet(i.o.Old)}
 	for name, class := range classes {
