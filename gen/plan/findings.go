@@ -172,13 +172,13 @@ func (b *builder) room() {
 	if len(needs) == 0 {
 		return
 	}
-	bound := map[string]int32{}
+	bound := make(map[string]int32, len(b.s.Workers))
 	for _, a := range b.s.Actors {
 		if a.Bound() {
 			bound[or(a.Worker, a.WorkerPodUID)]++
 		}
 	}
-	var slots []substrate.Slots
+	slots := make([]substrate.Slots, 0, len(b.s.Workers))
 	for _, w := range b.s.Workers {
 		if w.Node != fullest {
 			slots = append(slots, substrate.Slots{Worker: w, Free: w.Capacity - max(bound[w.Name], w.Claimed)})

@@ -143,7 +143,7 @@ func (b *builder) nothingWayOut() string {
 func (b *builder) index() {
 	b.pods, b.occupants, b.draining = map[string][]snapshot.Pod{}, map[string][]substrate.Occupant{}, map[string]int{}
 	b.stamps = map[string]*roll.Stamp{}
-	live := map[string]bool{} // UIDs of worker pods that are not going away
+	live := make(map[string]bool, len(b.s.Pods)) // UIDs of worker pods that are not going away
 	for _, p := range b.s.Pods {
 		if !p.Runs() {
 			continue
@@ -167,7 +167,7 @@ func (b *builder) index() {
 		return
 	}
 	workersOf := map[string][]substrate.Worker{}
-	nodeOf := map[string]string{}
+	nodeOf := make(map[string]string, len(b.s.Workers))
 	for _, w := range b.s.Workers {
 		workersOf[w.Node] = append(workersOf[w.Node], w)
 		nodeOf[w.Name], nodeOf[w.PodUID] = w.Node, w.Node
@@ -176,9 +176,10 @@ func (b *builder) index() {
 		}
 	}
 	// Only an actor that some record ties to a node can occupy it. Who does is not decided here.
-	near := map[string][]substrate.Actor{}
+	near := make(map[string][]*substrate.Actor, len(b.s.Nodes))
 	var tied []string
-	for _, a := range b.s.Actors {
+	for i := range b.s.Actors {
+		a := &b.s.Actors[i]
 		tied = append(tied[:0], nodeOf[a.Worker], nodeOf[a.WorkerPodUID], a.WorkerNode, a.AssignedNode)
 		tied = append(tied, a.SnapshotNodes...)
 		for i, n := range tied {
@@ -189,7 +190,11 @@ func (b *builder) index() {
 	}
 	for _, n := range b.s.Nodes {
 		site := substrate.Site{Node: n.Name, Workers: b.leaving(workersOf[n.Name]), Flipped: n.Version() == b.p.To}
-		b.occupants[n.Name] = substrate.Occupants(site, near[n.Name])
+		who := substrate.NewOccupancy(site)
+		for _, a := range near[n.Name] {
+			who.Add(*a)
+		}
+		b.occupants[n.Name] = who.Occupants()
 	}
 }
 

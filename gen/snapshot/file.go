@@ -247,6 +247,12 @@ func items[T any](d *decoder, out *[]T) error {
 	if t != json.Delim('[') {
 		return fmt.Errorf("want a list here, found %v", t)
 	}
+	// The list ends at a line of its own in every file that Write made, so its lines tell its length. In any other the
+	// slice just grows as it must.
+	rest := d.data[d.at:]
+	if end := bytes.Index(rest, []byte("\n  ]")); end > 0 {
+		*out = make([]T, 0, bytes.Count(rest[:end], []byte("\n")))
+	}
 	for d.dec.More() {
 		var v T
 		if err := d.value(&v); err != nil {
