@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 // cluster gives a test the clients it needs, and a cluster without nodes and pods.
-func cluster(t *testing.T) (*kube.Client, kubernetes.Interface) {
+func cluster(t testing.TB) (*kube.Client, kubernetes.Interface) {
 	t.Helper()
 	k, err := kube.New(api, time.Now)
 	require.NoError(t, err)

@@ -50,7 +50,7 @@ func run(args []string) error {
 		return err
 	}
 	if flags.NArg() < 3 {
-		return errors.New("usage: mkimage [flags] OUT.tar NAME:TAG FILE=/PATH/IN/IMAGE...")
+		return errors.New("usage: mkimage [flags] OUT.tar NAME:TAG FILE=/PATH/IN/IMAGE [FILE=/PATH/IN/IMAGE ...]")
 	}
 	out, files := flags.Arg(0), flags.Args()[2:]
 	tag, err := name.NewTag(flags.Arg(1))

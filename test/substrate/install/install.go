@@ -113,10 +113,7 @@ func (i *Installer) Run(ctx context.Context) error {
 	return nil
 }
 
-var (
-	crds      = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	workflows = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "workflows"}
-)
+var workflows = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "workflows"}
 
 // absent treats what is not there as removed.
 func absent(err error) error {
@@ -193,7 +190,10 @@ func (i *Installer) patchNode(ctx context.Context, name string, meta map[string]
 	return err
 }
 
-// label gives every node the old version.
+// kvm is what a microvm worker needs of its node; a node has as much as two of them need.
+const kvm = "ate.dev/kvm"
+
+// label gives every node the old version, and room for two microvm workers.
 func (i *Installer) label(ctx context.Context) error {
 	nodes, err := i.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -201,6 +201,10 @@ func (i *Installer) label(ctx context.Context) error {
 	}
 	for _, n := range nodes.Items {
 		if err := i.patchNode(ctx, n.Name, map[string]any{"labels": map[string]any{VersionLabel: i.o.Old}}); err != nil {
+			return err
+		}
+		room := []byte(fmt.Sprintf(`{"status": {"capacity": {%q: "2"}, "allocatable": {%q: "2"}}}`, kvm, kvm))
+		if _, err := i.Kube.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, room, metav1.PatchOptions{}, "status"); err != nil {
 			return err
 		}
 	}
@@ -360,8 +364,13 @@ func (i *Installer) Atelet(version string) *appsv1.DaemonSet {
 	}
 }
 
-// Pool is a WorkerPool of a sandbox class, pinned to a version.
+// Pool is a WorkerPool of a sandbox class, pinned to a version. Two workers of each class fit on a node: gvisor workers
+// take up its processors, microvm workers its room for virtual machines.
 func (i *Installer) Pool(name, class, version string, milliCPU int64) map[string]any {
+	resources := map[string]any{"requests": map[string]any{"cpu": fmt.Sprintf("%dm", milliCPU)}}
+	if class == "microvm" {
+		resources = map[string]any{"requests": map[string]any{kvm: "1"}, "limits": map[string]any{kvm: "1"}}
+	}
 	return map[string]any{
 		"apiVersion": "ate.dev/v1alpha1", "kind": "WorkerPool",
 		"metadata": map[string]any{"namespace": PoolNamespace, "name": name, "labels": map[string]any{"team": "agents", "sandbox": class}},
@@ -369,7 +378,7 @@ func (i *Installer) Pool(name, class, version string, milliCPU int64) map[string
 			"replicas": i.o.Replicas, "workerImage": i.o.Image, "sandboxClass": class,
 			"template": map[string]any{
 				"nodeSelector": map[string]any{VersionLabel: version},
-				"resources":    map[string]any{"requests": map[string]any{"cpu": fmt.Sprintf("%dm", milliCPU)}},
+				"resources":    resources,
 			},
 		},
 	}
@@ -384,8 +393,8 @@ func (i *Installer) dataplane(ctx context.Context) error {
 	if len(nodes.Items) == 0 {
 		return fmt.Errorf("the cluster has no nodes")
 	}
-	// A little over a fifth of a node each: four fit beside everything else, and a fifth one never does.
-	cpu := nodes.Items[0].Status.Allocatable.Cpu().MilliValue() * 21 / 100
+	// Two of them fit beside everything else, and a third one never does.
+	cpu := nodes.Items[0].Status.Allocatable.Cpu().MilliValue() * 2 / 5
 	classes := map[string]string{"counter": "gvisor", "micro": "microvm"}
 	objs := []any{i.Atelet(i.o.Old)}
 	for name, class := range classes {
