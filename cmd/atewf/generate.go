@@ -82,9 +82,9 @@ speaks against it, is told on standard error. Nothing is printed when a roll mus
 	t := &o.workflow.Timeouts
 	f.DurationVar(&t.Drain, "drain-timeout", t.Drain, "how long drain waits before it fails")
 	f.DurationVar(&t.Suspend, "suspend-timeout", t.Suspend, "how long suspend waits for the node to be empty")
-	f.DurationVar(&t.Flip, "flip-timeout", t.Flip, "how long flip waits, all in all")
+	f.DurationVar(&t.Flip, "flip-timeout", t.Flip, "how long flip waits for the node to be empty, and once more for the old worker pods to be gone")
 	f.DurationVar(&t.Verify, "verify-timeout", t.Verify, "how long verify waits for the node to serve and for room elsewhere")
-	f.DurationVar(&t.Atelet, "atelet-timeout", t.Atelet, "how long flip waits for the new atelet")
+	f.DurationVar(&t.Atelet, "atelet-timeout", t.Atelet, "how long flip waits for the new atelet, in between")
 
 	must(cmd.MarkFlagFilename("snapshot", "json"))
 	for _, name := range []string{"nodes", "exclude"} {

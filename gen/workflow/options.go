@@ -36,16 +36,23 @@ const (
 	// Argo's limit of 1 MiB; the record is compressed, but never the specification.
 	Budget = 700 << 10
 
-	// deadlineMargin is how much later than its own timeout a step's pod is killed. The step is meant to end by itself,
-	// with a message; the deadline catches one that hangs.
+	// deadlineMargin is how much later than all that it may wait for a step's pod is killed. The step is meant to end by
+	// itself, with a message; the deadline catches one that hangs.
 	deadlineMargin = 15 * time.Minute
 )
 
 // Timeouts are how long each step waits before it ends with a message.
 type Timeouts struct {
-	Drain, Suspend, Flip, Verify time.Duration
-	// Atelet is how long flip, within its own time, waits for the new atelet.
-	Atelet time.Duration
+	Drain, Suspend time.Duration
+	// Flip is how long flip waits for the node to be empty, and once more for the old worker pods to be gone. Between
+	// those two it waits for the new atelet, for Atelet at most.
+	Flip, Atelet time.Duration
+	Verify       time.Duration
+}
+
+// longest is all that each step may wait.
+func (t Timeouts) longest() map[string]time.Duration {
+	return map[string]time.Duration{drain: t.Drain, suspend: t.Suspend, flip: 2*t.Flip + t.Atelet, verify: t.Verify}
 }
 
 // Options say how a roll is run. The zero value of a field is not its default, see Defaults.
@@ -134,9 +141,6 @@ func (o Options) check() error {
 	}
 	if o.Image == "" {
 		return errors.New("no image of the steps is given; pass --image")
-	}
-	if t.Atelet > t.Flip {
-		return fmt.Errorf("flip may wait %s for the new atelet but has only %s in all; raise --flip-timeout", t.Atelet, t.Flip)
 	}
 	if o.Parallelism < 1 {
 		return fmt.Errorf("%d actors cannot be suspended at once; pass --parallelism 1 or more", o.Parallelism)

@@ -272,7 +272,7 @@ func stepTemplates(o Options) (*wfv1.WorkflowTemplate, error) {
 	if err := yaml.UnmarshalStrict(templates.Steps, t); err != nil {
 		return nil, fmt.Errorf("reading the built-in step templates: %w", err)
 	}
-	deadline := map[string]time.Duration{drain: o.Timeouts.Drain, suspend: o.Timeouts.Suspend, flip: o.Timeouts.Flip, verify: o.Timeouts.Verify}
+	deadline := o.Timeouts.longest()
 	for i := range t.Spec.Templates {
 		s := &t.Spec.Templates[i]
 		if d, ok := deadline[s.Name]; ok {
