@@ -4,7 +4,6 @@ package gen
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/atewf/atewf/gen/plan"
@@ -44,16 +43,17 @@ func Generate(ctx context.Context, r Reader, po plan.Options, wo workflow.Option
 		return nil, err
 	}
 	if p.Cost.Bytes > workflow.Budget {
-		return nil, &workflow.TooBig{Bytes: p.Cost.Bytes, Nodes: p.Cost.Nodes}
+		e := &workflow.TooBig{Bytes: p.Cost.Bytes, Nodes: p.Cost.Nodes, Zones: map[string]int{}, Compact: wo.Layout.For(p.Cost.Nodes) == workflow.LayoutCompact}
+		for _, n := range p.Rolling() {
+			e.Zones[n.Zone]++
+		}
+		return nil, e
 	}
 	manifest, err := workflow.Marshal(wf)
 	if err != nil {
 		return nil, err
 	}
 	if err := workflow.Validate(manifest); err != nil {
-		if tooBig := new(workflow.TooBig); errors.As(err, &tooBig) {
-			return nil, tooBig
-		}
 		return nil, fmt.Errorf("the Workflow that was made is not valid, which is a fault of atewf: %w", err)
 	}
 	return &Result{Plan: p, Manifest: manifest}, nil

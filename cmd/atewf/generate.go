@@ -109,7 +109,10 @@ func (o *generateOptions) run(ctx context.Context, namespaceGiven bool) error {
 	if namespaceGiven && o.snapshot != "" && res.Plan.Namespace != o.source.namespace {
 		return fmt.Errorf("snapshot %s was taken with --substrate-namespace %s, and %s was given; take it again, or leave the flag out", o.snapshot, res.Plan.Namespace, o.source.namespace)
 	}
-	summary{w: o.streams.ErrOut, plan: res.Plan, from: from, yaml: len(res.Manifest), namespace: o.workflow.Namespace, named: o.workflow.Name != "", terminal: terminal(o.streams.Out)}.print()
+	summary{
+		w: o.streams.ErrOut, plan: res.Plan, from: from, yaml: len(res.Manifest), terminal: terminal(o.streams.Out),
+		namespace: o.workflow.Namespace, account: o.workflow.ServiceAccount, named: o.workflow.Name != "",
+	}.print()
 	if _, err := o.streams.Out.Write(res.Manifest); err != nil {
 		return fmt.Errorf("printing the Workflow: %w", err)
 	}

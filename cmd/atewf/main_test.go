@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/atewf/atewf/gen/plan"
 	"github.com/atewf/atewf/gen/snapshot"
 	"github.com/atewf/atewf/gen/snapshot/snapshottest"
 	"github.com/atewf/atewf/gen/workflow"
@@ -70,6 +71,7 @@ func TestGenerate(t *testing.T) {
 2  node2  zone-b  4        1       roll     is at v1
 3  node3  zone-c  4        0       roll     is at v1
 
+worker pools: agents/pool1-v2 takes over from pool1, agents/pool2-v2 takes over from pool2
 3 nodes, 3 gates, 12 step pods; SIZE KiB of JSON of 700.0 KiB at most, SIZE KiB of YAML
 `
 	got := regexp.MustCompile(`[0-9.]+ KiB of (JSON of|YAML)`).ReplaceAllString(strings.ReplaceAll(r.stderr, file, "FILE"), "SIZE KiB of $1")
@@ -144,7 +146,7 @@ func TestBadInput(t *testing.T) {
 		"braces in a label":      {changed(func(s *snapshot.Snapshot) { s.Nodes[1].Labels["team"] = "{{x}}" }), nil, `error: node node2: label "team" with the value "{{x}}" has {{ or }} in it; .*rename it`},
 		"a snapshot cut in half": {cut, nil, `error: snapshot .*cluster.json, line [0-9]+ \(byte [0-9]+\): the file ends in the middle, it was cut; take it again with atewf snapshot`},
 		"no snapshot":            {nil, []string{"--snapshot", "nosuch.json"}, "error: reading the snapshot: open nosuch.json: no such file or directory; write one with atewf snapshot"},
-		"too large":              {large, nil, "error: the Workflow has [0-9]+ KiB of JSON and may have 700.*about [0-9]+ of these 3000 nodes fit.*--selector"},
+		"too large":              {large, nil, "error: the Workflow has [0-9]+ KiB of JSON and may have 700.*about 2[0-9]+ of these 3000 nodes fit; roll them in parts.*for example --selector topology.kubernetes.io/zone=zone-a .1000 nodes."},
 		"unknown value":          {same, []string{"--gate", "often"}, `error: invalid argument "often" for "--gate" flag: want every\|first\|canary\|none`},
 		"unknown order":          {same, []string{"--order", "random"}, `want name\|zone\|actors`},
 		"unknown flag":           {same, []string{"--nosuch"}, "error: unknown flag: --nosuch"},
@@ -204,6 +206,20 @@ func TestManyNodesThatAreNotRolled(t *testing.T) {
 	require.Zero(t, r.code, r.stderr)
 	require.Contains(t, r.stderr, "left out, each is not among --nodes: node3, node4, node5, node6, node7 and 93 more\n")
 	require.Less(t, strings.Count(r.stderr, "\n"), 12)
+}
+
+// Somebody who sees the Workflow pass by is told what to type.
+func TestSummaryOnATerminal(t *testing.T) {
+	var b bytes.Buffer
+	p := &plan.Plan{From: "v1", To: "v2", Pools: []plan.Pool{{Namespace: "agents", Name: "a", Clone: "b"}, {Namespace: "agents", Name: "c", Clone: "d"}, {Namespace: "more", Name: "e", Clone: "f"}}}
+	summary{w: &b, plan: p, from: "the cluster", account: "atewf-roll", terminal: true}.print()
+	require.Contains(t, b.String(), "next: repeat the command with  | argo submit -n NAMESPACE -  at its end, or with  | kubectl create -n NAMESPACE -f -\n")
+	require.Contains(t, b.String(), "service account atewf-roll must be allowed to delete pods in agents, more (ClusterRole")
+	require.Contains(t, b.String(), "kubectl apply needs a name: pass --name\n")
+	b.Reset()
+	summary{w: &b, plan: p, namespace: "argo", named: true, terminal: true}.print()
+	require.Contains(t, b.String(), "| argo submit -  at its end")
+	require.NotContains(t, b.String(), "kubectl apply")
 }
 
 func TestLint(t *testing.T) {

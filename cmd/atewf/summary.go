@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -21,6 +22,7 @@ type summary struct {
 	from      string // what was read
 	yaml      int    // bytes
 	namespace string // of the Workflow
+	account   string // service account of the steps
 	named     bool   // the Workflow has a name of its own
 	terminal  bool   // the Workflow goes to a terminal and not into a pipe
 }
@@ -44,6 +46,9 @@ func (s summary) print() {
 	}
 	if len(p.Findings) > 0 {
 		fmt.Fprintln(s.w)
+	}
+	if pools := s.pools(); pools != "" {
+		fmt.Fprintf(s.w, "worker pools: %s\n", pools)
 	}
 	fmt.Fprintf(s.w, "%s, %s, %s; %s of JSON of %s at most, %s of YAML\n",
 		count(p.Cost.Nodes, "node"), count(p.Cost.Gates, "gate"), count(p.Cost.Pods, "step pod"), kib(p.Cost.Bytes), kib(workflow.Budget), kib(s.yaml))
@@ -103,6 +108,32 @@ func (s summary) table() {
 	fmt.Fprintln(s.w)
 }
 
+// pools tells which pool takes over from which.
+func (s summary) pools() string {
+	const shown = 5
+	var out []string
+	for _, p := range s.plan.Pools {
+		if p.Clone != "" {
+			out = append(out, fmt.Sprintf("%s/%s takes over from %s", p.Namespace, p.Clone, p.Name))
+		}
+	}
+	if more := len(out) - shown; more > 0 {
+		out = append(out[:shown], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, ", ")
+}
+
+// namespaces are those of the worker pools.
+func (s summary) namespaces() []string {
+	var out []string
+	for _, p := range s.plan.Pools {
+		if !slices.Contains(out, p.Namespace) {
+			out = append(out, p.Namespace)
+		}
+	}
+	return out
+}
+
 // next says what to type, to somebody who sees the Workflow pass by.
 func (s summary) next() {
 	ns := ""
@@ -110,6 +141,9 @@ func (s summary) next() {
 		ns = " -n NAMESPACE"
 	}
 	fmt.Fprintf(s.w, "next: repeat the command with  | argo submit%s -  at its end, or with  | kubectl create%s -f -\n", ns, ns)
+	if ns := s.namespaces(); len(ns) > 0 {
+		fmt.Fprintf(s.w, "      service account %s must be allowed to delete pods in %s (ClusterRole atewf-roll-worker-pods)\n", s.account, strings.Join(ns, ", "))
+	}
 	if !s.named {
 		fmt.Fprintln(s.w, "      kubectl apply needs a name: pass --name")
 	}

@@ -24,6 +24,17 @@ const (
 	LayoutCompact Layout = "compact"
 )
 
+// For is the form that n nodes get.
+func (l Layout) For(n int) Layout {
+	switch {
+	case l != LayoutAuto && l != "":
+		return l
+	case n > compactAbove:
+		return LayoutCompact
+	}
+	return LayoutNodes
+}
+
 const (
 	// compactAbove is the number of nodes above which LayoutAuto becomes compact. With a template for each node Argo's
 	// own record of a run is comfortable to about that many.

@@ -65,14 +65,7 @@ func Render(p *plan.Plan, o Options) (*wfv1.Workflow, error) {
 	}
 	r := &renderer{pace: p.Pace, count: len(nodes)}
 	var units []unit
-	layout := o.Layout
-	if layout == LayoutAuto || layout == "" {
-		layout = LayoutNodes
-		if len(nodes) > compactAbove {
-			layout = LayoutCompact
-		}
-	}
-	switch layout {
+	switch layout := o.Layout.For(len(nodes)); layout {
 	case LayoutNodes:
 		units = r.perNode(nodes, slugs)
 	case LayoutCompact:

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	wfv1 "github.com/argoproj/argo-workflows/v3/pkg/apis/workflow/v1alpha1"
@@ -62,8 +64,13 @@ func podGCStrategy(p *wfv1.PodGC) wfv1.PodGCStrategy {
 
 // TooBig is the error of a Workflow that passes the Budget.
 type TooBig struct {
-	// Bytes is its size, Nodes how many nodes it rolls, 0 when that is not known.
-	Bytes, Nodes int
+	// Bytes is its size.
+	Bytes int
+	// Nodes is how many nodes it rolls, 0 when that is not known. Zones counts them by zone.
+	Nodes int
+	Zones map[string]int
+	// Compact tells that it has the compact form already.
+	Compact bool
 }
 
 // Error says by how much, and how to split the roll.
@@ -73,8 +80,22 @@ func (e *TooBig) Error() string {
 	if e.Nodes == 0 {
 		return s
 	}
-	return s + fmt.Sprintf("; about %d of these %d nodes fit in the form that was chosen: roll them in parts, one after the other, with --selector (one zone at a time, for example) or --nodes, or see --layout compact",
-		max(1, int(int64(Budget)*int64(e.Nodes)/int64(e.Bytes))), e.Nodes)
+	fit := max(1, int(int64(Budget)*int64(e.Nodes)/int64(e.Bytes)))
+	s += fmt.Sprintf("; about %d of these %d nodes fit", fit, e.Nodes)
+	if !e.Compact {
+		s += ", more with --layout compact"
+	}
+	s += "; roll them in parts, one after the other, with --selector or --nodes"
+	zone := ""
+	for _, z := range slices.Sorted(maps.Keys(e.Zones)) {
+		if z != "" && e.Zones[z] <= fit && e.Zones[z] > e.Zones[zone] {
+			zone = z
+		}
+	}
+	if zone != "" {
+		s += fmt.Sprintf(", for example --selector topology.kubernetes.io/zone=%s (%d nodes)", zone, e.Zones[zone])
+	}
+	return s
 }
 
 // rulesOfTemplates checks the templates and how they use one another.
