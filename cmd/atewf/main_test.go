@@ -321,7 +321,7 @@ func TestLiveCluster(t *testing.T) {
 	require.NoError(t, workflow.Validate([]byte(r.stdout)))
 	require.Contains(t, r.stderr, "Agent Substrate v1 to v2 on test-cluster, from the cluster\n")
 	require.Contains(t, r.stderr, "warning: Control API: it was not read")
-	require.Contains(t, r.stderr, "1  node1  zone-a  4        0       roll     is at v1\n")
+	require.Contains(t, r.stderr, "1  node1  zone-a  4        ?       roll     is at v1\n")
 
 	taken := atewf(t, "", "snapshot", "--kubeconfig", kubeconfig)
 	require.Zero(t, taken.code, taken.stderr)

@@ -66,7 +66,11 @@ func (s summary) table() {
 	rolling := s.plan.Rolling()
 	rest := s.plan.Nodes[len(rolling):]
 	row := func(pos string, n plan.Node) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", pos, n.Name, or(n.Zone, "-"), n.Workers, n.Actors, n.Verdict, n.Reason)
+		actors := "?"
+		if s.plan.ActorsKnown {
+			actors = strconv.Itoa(n.Actors)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", pos, n.Name, or(n.Zone, "-"), n.Workers, actors, n.Verdict, n.Reason)
 	}
 	for i, n := range rolling {
 		row(strconv.Itoa(i+1), n)

@@ -57,13 +57,14 @@ func cannotRun(d snapshot.DaemonSet, n *snapshot.Node) string {
 	return ""
 }
 
-// about collects findings on nodes, so that one that many nodes share is told once.
+// about collects findings on objects of one kind, so that one that many of them share is told once.
 type about struct {
+	what  string // the kind of object
 	kinds []Finding
 	names map[Finding][]string
 }
 
-func (a *about) add(severity Severity, node, wayOut, format string, args ...any) {
+func (a *about) add(severity Severity, name, wayOut, format string, args ...any) {
 	f := Finding{Severity: severity, Message: fmt.Sprintf(format, args...), WayOut: wayOut}
 	if a.names == nil {
 		a.names = map[Finding][]string{}
@@ -71,14 +72,14 @@ func (a *about) add(severity Severity, node, wayOut, format string, args ...any)
 	if a.names[f] == nil {
 		a.kinds = append(a.kinds, f)
 	}
-	a.names[f] = append(a.names[f], node)
+	a.names[f] = append(a.names[f], name)
 }
 
 func (a *about) findings() []Finding {
 	var out []Finding
 	for _, f := range a.kinds {
 		names := a.names[f]
-		f.Object = several("node", names)
+		f.Object = several(a.what, names)
 		out = append(out, f)
 	}
 	return out
@@ -150,8 +151,8 @@ func (b *builder) strangers() {
 	}
 }
 
-// room checks that the actors of the fullest node would find free workers elsewhere. The line stops after a node whose
-// actors do not.
+// room checks that the actors of the fullest node would find free workers elsewhere while it is rolled. Those that do not
+// stay suspended until it serves again.
 func (b *builder) room() {
 	if !b.s.Control.Read {
 		return
@@ -192,8 +193,8 @@ func (b *builder) room() {
 	for _, n := range left {
 		names = append(names, n.Actor)
 	}
-	b.warn("node "+fullest, "add workers, or suspend actors that nobody needs; the line stops after the node until there is room",
-		"%d of its %d running actors would find no free worker that matches them elsewhere: %s", len(left), len(needs), several("actor", names))
+	b.warn("node "+fullest, "add workers if they cannot wait",
+		"while it is rolled, %d of its %d running actors cannot be resumed, because no free worker elsewhere matches them: %s", len(left), len(needs), several("actor", names))
 }
 
 func or(s, instead string) string {

@@ -33,7 +33,7 @@ type Options struct {
 
 // New works out the plan. It fails with a Failed when something was found that a roll must not begin with.
 func New(s *snapshot.Snapshot, o Options) (*Plan, error) {
-	b := &builder{s: s, o: o, p: &Plan{Cluster: s.Cluster.String(), Namespace: s.Namespace, Pace: o.Pace}}
+	b := &builder{s: s, o: o, p: &Plan{Cluster: s.Cluster.String(), Namespace: s.Namespace, ActorsKnown: s.Control.Read}}
 	if b.o.Pace.Gate == "" {
 		b.o.Pace.Gate = GateEvery
 	}
@@ -236,7 +236,7 @@ func (b *builder) nodes() {
 	if b.o.Order == OrderActors && !b.s.Control.Read {
 		b.err("--order actors", "make the Control API reachable, or choose another order", "the actors are not known: %s", b.s.Control.Why)
 	}
-	var notes about
+	notes := about{what: "node"}
 	for i := range b.s.Nodes {
 		n := &b.s.Nodes[i]
 		out := Node{Name: n.Name, Zone: n.Zone(), Workers: len(b.pods[n.Name]), Actors: len(b.occupants[n.Name])}

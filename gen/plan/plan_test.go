@@ -411,7 +411,7 @@ func TestWarnings(t *testing.T) {
 			s.Control, s.Workers, s.Actors = snapshot.Control{Why: "no route"}, nil, nil
 		},
 			want: []string{"Control API: it was not read, so drained workers, lost actors and the number of actors a node are not known: no route"}},
-		"pool not ready": {change: func(s *snapshot.Snapshot) { pool(s, "pool1").Ready = 4 }, want: []string{"worker pool agents/pool1: 4 of its 6 workers are Ready"}},
+		"pool not ready": {change: func(s *snapshot.Snapshot) { pool(s, "pool1").Ready = 4 }, want: []string{"worker pool agents/pool1: only 4 of its 6 workers are Ready"}},
 		"pool not ready in a roll is meant to be": {change: func(s *snapshot.Snapshot) {
 			snapshottest.Flip(s, "node1")
 			pool(s, "pool1").Ready = 4
@@ -431,8 +431,8 @@ func TestWarnings(t *testing.T) {
 			want: []string{"worker pool agents/idle: it has no clone at v2, and no workers"}},
 		"pool of another version": {change: func(s *snapshot.Snapshot) { s.Pools = append(s.Pools, snapshottest.Pool("older", "v0", 0)) },
 			want: []string{"worker pool agents/older: it is pinned to v0, which this roll does not move"}},
-		"image without digest": {change: func(s *snapshot.Snapshot) { pool(s, "pool1-v2").Image = "ateom:v2" }, want: []string{"its worker image ateom:v2 has no digest"}},
-		"same image":           {change: func(s *snapshot.Snapshot) { pool(s, "pool1-v2").Image = pool(s, "pool1").Image }, want: []string{"it has the worker image of pool1"}},
+		"image without digest": {change: func(s *snapshot.Snapshot) { pool(s, "pool1-v2").Image = "ateom:v2" }, want: []string{"worker pool agents/pool1-v2: the worker image ateom:v2 has no digest"}},
+		"same image":           {change: func(s *snapshot.Snapshot) { pool(s, "pool1-v2").Image = pool(s, "pool1").Image }, want: []string{"worker pool agents/pool1-v2: the worker image is the one of the old version"}},
 		"clone that differs": {change: func(s *snapshot.Snapshot) {
 			spec(pool(s, "pool1-v2"), func(m map[string]any) {
 				m["replicas"] = 7
@@ -483,14 +483,14 @@ func TestWarnings(t *testing.T) {
 				s.Pods[i].Terminating = s.Pods[i].Node != "node1"
 			}
 		}, o: plan.Options{Nodes: []string{"node1"}},
-			want: []string{"node node1: 4 of its 4 running actors would find no free worker that matches them elsewhere: actors space1/actor000001"}},
+			want: []string{"node node1: while it is rolled, 4 of its 4 running actors cannot be resumed, because no free worker elsewhere matches them: actors space1/actor000001"}},
 		"no room for labels": {change: func(s *snapshot.Snapshot) {
 			for i := range s.Actors {
 				if s.Actors[i].Name == "actor000003" {
 					s.Actors[i].Selector = map[string]string{"pool": "special"}
 				}
 			}
-		}, want: []string{"node node1: 1 of its 4 running actors would find no free worker that matches them elsewhere: actor space3/actor000003"}},
+		}, want: []string{"node node1: while it is rolled, 1 of its 4 running actors cannot be resumed, because no free worker elsewhere matches them: actor space3/actor000003"}},
 		"a Lease whose Workflow is unknown": {change: func(s *snapshot.Snapshot) { s.Lease = &snapshot.Lease{Holder: "argo/other/7", Why: "forbidden"} },
 			want: []string{"Lease ate-system/atewf-roll: Workflow argo/other holds it, and whether it has ended is not known: forbidden"}},
 		"a Lease whose Workflow has ended": {change: func(s *snapshot.Snapshot) {

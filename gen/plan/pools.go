@@ -24,6 +24,7 @@ func (b *builder) pools() {
 		}
 	}
 	unpinned := false
+	notes := about{what: "worker pool"}
 	taken := map[string]string{} // which old pool a clone belongs to
 	for _, p := range b.s.Pools {
 		object := "worker pool " + p.String()
@@ -41,16 +42,17 @@ func (b *builder) pools() {
 			continue
 		case p.Pin == b.p.To:
 			if !strings.Contains(p.Image, "@sha256:") {
-				b.warn(object, "pin it by digest (image@sha256:...), so that every node gets the same", "its worker image %s has no digest", p.Image)
+				notes.add(Warning, p.String(), "pin it by digest (image@sha256:...), so that every node gets the same", "the worker image %s has no digest", p.Image)
 			}
 			continue
 		}
 		// Once the roll has begun, old pods that lost their node are Pending on purpose: they are the way back.
 		if p.Ready != p.Replicas && !begun {
-			b.warn(object, "find out what it lacks before the roll", "%d of its %d workers are Ready", p.Ready, p.Replicas)
+			b.warn(object, "find out what it lacks before the roll", "only %d of its %d workers are Ready", p.Ready, p.Replicas)
 		}
-		b.p.Pools = append(b.p.Pools, Pool{Namespace: p.Namespace, Name: p.Name, Clone: b.clone(p, clones[p.Namespace], taken)})
+		b.p.Pools = append(b.p.Pools, Pool{Namespace: p.Namespace, Name: p.Name, Clone: b.clone(&notes, p, clones[p.Namespace], taken)})
 	}
+	b.p.Findings = append(b.p.Findings, notes.findings()...)
 	if !unpinned { // the pods of an unpinned pool are no news
 		b.strangers()
 	}
@@ -58,7 +60,7 @@ func (b *builder) pools() {
 
 // clone finds the pool that takes over from an old one: same namespace, same labels, and a spec that differs in nothing
 // but image and pin, or at least in little.
-func (b *builder) clone(old snapshot.Pool, candidates []snapshot.Pool, taken map[string]string) string {
+func (b *builder) clone(notes *about, old snapshot.Pool, candidates []snapshot.Pool, taken map[string]string) string {
 	object := "worker pool " + old.String()
 	best, diff := -1, []string(nil)
 	var almost string
@@ -107,7 +109,7 @@ func (b *builder) clone(old snapshot.Pool, candidates []snapshot.Pool, taken map
 		b.warn(object, "make sure that this is meant", "it differs from %s in more than image and pin: %s", old.Name, strings.Join(diff, ", "))
 	}
 	if c.Image == old.Image && c.Image != "" {
-		b.warn(object, "see whether the new release has a worker image of its own", "it has the worker image of %s", old.Name)
+		notes.add(Warning, c.String(), "see whether the new release has a worker image of its own", "the worker image is the one of the old version")
 	}
 	return c.Name
 }

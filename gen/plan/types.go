@@ -19,6 +19,8 @@ type Plan struct {
 	Namespace string `json:"namespace"`
 	// Nodes are all nodes that were read: those to be rolled first and in their order, then the others by name.
 	Nodes []Node `json:"nodes"`
+	// ActorsKnown reports whether the Control API was read, without which the actors of a node are not known.
+	ActorsKnown bool `json:"actorsKnown"`
 	// Pools are the worker pools of the old version and their clones, by namespace and name.
 	Pools []Pool `json:"pools"`
 	// Findings are what the checks found, errors first.
@@ -49,8 +51,7 @@ type Node struct {
 	Zone    string  `json:"zone,omitempty"`
 	Verdict Verdict `json:"verdict"`
 	Reason  string  `json:"reason"`
-	// Workers counts the worker pods on the node, Actors the actors that must leave it. Actors is 0 where the Control
-	// API was not read.
+	// Workers counts the worker pods on the node, Actors the actors that must leave it, see ActorsKnown.
 	Workers int `json:"workers"`
 	Actors  int `json:"actors"`
 }
