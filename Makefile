@@ -70,6 +70,11 @@ test-fast: ## the inner circle: vet and the tests that need nothing but Go
 test: ## everything: checks, unit tests, tests against a real API server, a real cluster and a real Argo (root)
 	@CACHE="$(CACHE)" VERSION="$(VERSION)" test/all
 
+.PHONY: race
+race: ## the plain tests and the simulator's under the race detector
+	go test -race ./...
+	cd test && go test -race ./substrate/...
+
 .PHONY: golden
 golden: ## rewrite the expected Workflows after a change that was meant
 	go test ./gen/... -update
