@@ -37,6 +37,8 @@ const page = 500
 type Control interface {
 	Workers(ctx context.Context) ([]substrate.Worker, error)
 	EachActor(ctx context.Context, fn func(substrate.Actor) error) error
+	// ServesDrain asks, with a name that no worker has, whether draining works at all.
+	ServesDrain(ctx context.Context) error
 	Close() error
 }
 

@@ -113,6 +113,7 @@ type control struct {
 	workers              []substrate.Worker
 	actors               []substrate.Actor
 	workersErr, actorErr error
+	drainErr             error
 	closed               *bool
 }
 
@@ -126,6 +127,8 @@ func (c control) EachActor(_ context.Context, fn func(substrate.Actor) error) er
 	}
 	return c.actorErr
 }
+
+func (c control) ServesDrain(context.Context) error { return c.drainErr }
 
 func (c control) Close() error {
 	*c.closed = true
@@ -232,6 +235,7 @@ func TestControlAPI(t *testing.T) {
 		"not known":                     {mode: cluster.Auto, control: control{workersErr: status.Error(codes.Unauthenticated, "who")}, why: "who"},
 		"lost in the middle":            {mode: cluster.Auto, control: control{workers: []substrate.Worker{{Name: "w"}}, actors: []substrate.Actor{{}}, actorErr: refused}, why: "connection refused"},
 		"too slow":                      {mode: cluster.Auto, dial: context.DeadlineExceeded, why: "deadline exceeded"},
+		"no DrainWorker":                {mode: cluster.Auto, control: control{drainErr: substrate.ErrNoDrain}, err: "does not serve DrainWorker"},
 		"not understood":                {mode: cluster.Auto, control: control{actorErr: strange}, err: "--accept-field=ActorStatus.mood"},
 		"not understood from the start": {mode: cluster.Auto, dial: errors.New("it does not describe ateapi.Control"), err: "it does not describe ateapi.Control"},
 	} {
@@ -260,6 +264,15 @@ func TestControlAPI(t *testing.T) {
 }
 
 // An interrupt is an interrupt, and no reason to go on without the Control API.
+func TestReaderWhoMayNotDrain(t *testing.T) {
+	closed := false
+	o := options(control{closed: &closed, drainErr: status.Error(codes.PermissionDenied, "no"), workers: []substrate.Worker{{Name: "w"}}})
+	s, err := cluster.New(kubefake.NewSimpleClientset(), dynamicClient(), o).Read(context.Background())
+	require.NoError(t, err)
+	require.True(t, s.Control.Read)
+	require.Len(t, s.Workers, 1)
+}
+
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o := options(control{})

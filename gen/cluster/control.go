@@ -81,6 +81,10 @@ func (r *Reader) readControl(ctx context.Context, s *snapshot.Snapshot) (err err
 		return err
 	}
 	s.Workers = once(s.Workers, func(w substrate.Worker) string { return w.Name })
+	// A reader who may not drain cannot tell; the steps may, and will say so.
+	if err = c.ServesDrain(ctx); errors.Is(err, substrate.ErrNoDrain) {
+		return err
+	}
 	if err = c.EachActor(ctx, func(a substrate.Actor) error {
 		s.Actors = append(s.Actors, a)
 		return nil

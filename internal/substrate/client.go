@@ -149,7 +149,11 @@ func (c *Client) Drain(ctx context.Context, name string) (Worker, error) {
 	return c.schema.worker(m)
 }
 
-// ServesDrain reports whether DrainWorker really works. Some builds list it and answer Unimplemented, so it is called
+// ErrNoDrain says that a Control API does not serve DrainWorker.
+var ErrNoDrain = errors.New("the control API does not serve DrainWorker; this release of Agent Substrate cannot be rolled, it needs a fresh install")
+
+// ServesDrain returns nil when DrainWorker really works, ErrNoDrain when it does not, and any other error when it cannot be
+// told. Some builds list it and answer Unimplemented, so it is called
 // with a name that no worker can have.
 func (c *Client) ServesDrain(ctx context.Context) error {
 	_, err := c.Drain(ctx, "00000000-0000-0000-0000-000000000000")
@@ -157,7 +161,7 @@ func (c *Client) ServesDrain(ctx context.Context) error {
 	case codes.NotFound:
 		return nil
 	case codes.Unimplemented:
-		return errors.New("the control API does not serve DrainWorker; this release of Agent Substrate cannot be rolled, it needs a fresh install")
+		return ErrNoDrain
 	}
 	return err
 }
