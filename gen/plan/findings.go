@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -29,29 +30,40 @@ var daemonTolerations = []corev1.Toleration{
 // where a DaemonSet belongs.
 var passing = []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeNetworkUnavailable}
 
-// cannotRun says why a DaemonSet would have no pod on a node that carried its version label, "" when it would have one.
-func cannotRun(d snapshot.DaemonSet, n *snapshot.Node) string {
-	tolerations := append(slices.Clone(daemonTolerations), d.Tolerations...)
+// placement is where a DaemonSet can have pods, whatever version label the nodes carry.
+type placement struct {
+	tolerations []corev1.Toleration
+	required    nodeaffinity.RequiredNodeAffinity
+}
+
+func placementOf(d snapshot.DaemonSet) placement {
+	selector := maps.Clone(d.NodeSelector)
+	delete(selector, versions.Label)
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: selector}}
+	if d.NodeAffinity != nil {
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: d.NodeAffinity}}
+	}
+	return placement{
+		tolerations: append(slices.Clone(daemonTolerations), d.Tolerations...),
+		required:    nodeaffinity.GetRequiredNodeAffinity(pod),
+	}
+}
+
+// cannotRun says why the DaemonSet would have no pod on a node that carried its version label, "" when it would have one.
+func (p placement) cannotRun(n *snapshot.Node) string {
 	for _, t := range n.Taints {
 		if t.Effect == corev1.TaintEffectPreferNoSchedule || slices.Contains(passing, t.Key) {
 			continue
 		}
-		if !slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool { return tol.ToleratesTaint(&t) }) {
+		if !slices.ContainsFunc(p.tolerations, func(tol corev1.Toleration) bool { return tol.ToleratesTaint(&t) }) {
 			return fmt.Sprintf("it does not tolerate the taint %s", t.ToString())
 		}
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{}}}
-	for k, v := range n.Labels {
-		node.Labels[k] = v
-	}
-	node.Labels[versions.Label] = d.Version
-	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: d.NodeSelector}}
-	if d.NodeAffinity != nil {
-		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: d.NodeAffinity}}
-	}
-	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil {
+	ok, err := p.required.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}})
+	switch {
+	case err != nil:
 		return fmt.Sprintf("its node affinity cannot be read: %v", err)
-	} else if !ok {
+	case !ok:
 		return "its node selector or affinity does not match"
 	}
 	return ""
@@ -121,7 +133,7 @@ func (b *builder) fleet() {
 	var serving []string
 	for i := range b.s.Nodes {
 		n := &b.s.Nodes[i]
-		if v := n.Version(); n.Ready && (v == b.p.From || v == b.p.To) && (cannotRun(b.newSet, n) == "" || cannotRun(b.oldSet, n) == "") {
+		if v := n.Version(); n.Ready && (v == b.p.From || v == b.p.To) && (b.newPlace.cannotRun(n) == "" || b.oldPlace.cannotRun(n) == "") {
 			serving = append(serving, n.Name)
 		}
 	}

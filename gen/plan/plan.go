@@ -61,11 +61,13 @@ type builder struct {
 	o Options
 	p *Plan
 
-	oldSet, newSet snapshot.DaemonSet
-	pods           map[string][]snapshot.Pod       // worker pods that run, by node
-	occupants      map[string][]substrate.Occupant // actors that must leave, by node
-	draining       map[string]int                  // DRAINING workers of pods that are not going away, by node
-	stamps         map[string]*roll.Stamp
+	oldSet    snapshot.DaemonSet
+	oldPlace  placement
+	newPlace  placement
+	pods      map[string][]snapshot.Pod       // worker pods that run, by node
+	occupants map[string][]substrate.Occupant // actors that must leave, by node
+	draining  map[string]int                  // DRAINING workers of pods that are not going away, by node
+	stamps    map[string]*roll.Stamp
 }
 
 func (b *builder) err(object, wayOut, format string, args ...any) {
@@ -314,7 +316,7 @@ func (b *builder) verdict(n *snapshot.Node, selector labels.Selector) (v Verdict
 	case !selector.Matches(labels.Set(n.Labels)):
 		return LeftOut, "does not match --selector " + b.o.Selector, true
 	}
-	if why := cannotRun(b.newSet, n); why != "" {
+	if why := b.newPlace.cannotRun(n); why != "" {
 		return LeftOut, fmt.Sprintf("cannot run the atelet of %s: %s", b.p.To, why), false
 	}
 	if why := b.halfDone(n); why != "" {

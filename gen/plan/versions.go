@@ -109,7 +109,8 @@ func (b *builder) versions() {
 			b.err("DaemonSet "+b.s.Namespace+"/"+byVersion[v].Name, "install a release with a version that can be a label", "%v", err)
 		}
 	}
-	b.oldSet, b.newSet = byVersion[b.p.From], byVersion[b.p.To]
+	b.oldSet = byVersion[b.p.From]
+	b.oldPlace, b.newPlace = placementOf(b.oldSet), placementOf(byVersion[b.p.To])
 }
 
 func known(byVersion map[string]snapshot.DaemonSet) string {

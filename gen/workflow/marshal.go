@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -8,17 +9,40 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// Marshal writes a Workflow as YAML, without the empty fields that Argo's types carry along. The same Workflow gives the
-// same bytes.
+// Marshal writes a Workflow as YAML, without the empty fields that Argo's types carry along, and with the templates at its
+// end. The same Workflow gives the same bytes.
 func Marshal(wf *wfv1.Workflow) ([]byte, error) {
 	m, err := pruned(wf)
 	if err != nil {
 		return nil, err
 	}
+	var templates []any
+	if spec, ok := m["spec"].(map[string]any); ok {
+		templates, _ = spec["templates"].([]any)
+		delete(spec, "templates")
+	}
 	// The inner YAML package writes maps in the order of their keys too; the outer one would go through JSON once more.
+	// It keeps all that it has written of a document in memory, and copies that again and again as it grows; so each
+	// template is one of its own. spec is the last of the keys, and what follows it belongs to it.
 	out, err := goyaml.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("writing the Workflow as YAML: %w", err)
+	}
+	if len(templates) == 0 {
+		return out, nil
+	}
+	out = append(out, "  templates:\n"...)
+	for _, t := range templates {
+		item, err := goyaml.Marshal([]any{t})
+		if err != nil {
+			return nil, fmt.Errorf("writing the Workflow as YAML: %w", err)
+		}
+		for line := range bytes.Lines(item) {
+			if len(line) > 1 { // a blank one within a text stays blank
+				out = append(out, "  "...)
+			}
+			out = append(out, line...)
+		}
 	}
 	return out, nil
 }
