@@ -12,6 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/atewf/atewf/internal/substrate"
 )
 
@@ -121,27 +124,45 @@ func ReadFile(path string) (*Snapshot, error) {
 // Read reads a snapshot; name stands for it in errors. It is strict: an unknown field, a field that is there twice,
 // another kind or a missing end is an error, because a plan made of half a cluster is worse than none.
 func Read(name string, data []byte) (*Snapshot, error) {
-	d := &decoder{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
-	d.dec.DisallowUnknownFields()
+	d := &decoder{data: data, dec: jsontext.NewDecoder(bytes.NewBuffer(data), jsonv2.RejectUnknownMembers(true))}
 	s, err := d.snapshot()
 	if err == nil {
 		if err = s.check(); err == nil {
 			return s, nil
 		}
 	}
-	at := min(d.at, int64(len(data)))
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		at = int64(len(data))
-		err = errors.New("the file ends in the middle, it was cut")
+	at := min(d.at, len(data))
+	field := func(fault error) string {
+		var syntactic *jsontext.SyntacticError
+		var semantic *jsonv2.SemanticError
+		switch {
+		case !errors.Is(err, fault):
+		case errors.As(err, &syntactic):
+			return syntactic.JSONPointer.LastToken()
+		case errors.As(err, &semantic):
+			return semantic.JSONPointer.LastToken()
+		}
+		return ""
 	}
-	return nil, &ReadError{File: name, Line: 1 + bytes.Count(data[:at], []byte("\n")), Offset: at, Err: err}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		at, err = len(data), errors.New("the file ends in the middle, it was cut")
+	} else if f := field(jsonv2.ErrUnknownName); f != "" {
+		err = unknown(f)
+	} else if f := field(jsontext.ErrDuplicateName); f != "" {
+		err = fmt.Errorf("field %q is there twice", f)
+	}
+	return nil, &ReadError{File: name, Line: 1 + bytes.Count(data[:at], []byte("\n")), Offset: int64(at), Err: err}
 }
 
-// decoder reads a snapshot object by object, so that a large one is never there twice.
+func unknown(field string) error {
+	return fmt.Errorf("field %q is unknown to this version of atewf", field)
+}
+
+// decoder reads a snapshot object by object, each in one pass, so that a large one is never there twice.
 type decoder struct {
 	data []byte
-	dec  *json.Decoder
-	at   int64 // where the value begins that is being read
+	dec  *jsontext.Decoder
+	at   int // where the value begins that is being read
 }
 
 func (d *decoder) snapshot() (*Snapshot, error) {
@@ -172,20 +193,18 @@ func (d *decoder) snapshot() (*Snapshot, error) {
 		"actors":      func() error { return items(d, &s.Actors) },
 	}
 	seen := map[string]bool{}
-	for d.dec.More() {
+	for d.dec.PeekKind() != '}' {
 		t, err := d.token()
 		if err != nil {
 			return nil, err
 		}
-		name, _ := t.(string)
+		name := t.String()
 		read, ok := fields[name]
 		switch {
 		case !ok && kind == "":
 			return nil, fmt.Errorf("the file begins with %q and not with apiVersion and kind, so it is no snapshot", name)
 		case !ok:
-			return nil, fmt.Errorf("field %q is unknown to this version of atewf", name)
-		case seen[name]:
-			return nil, fmt.Errorf("field %q is there twice", name)
+			return nil, unknown(name)
 		case kind == "" && name != "apiVersion" && name != "kind":
 			return nil, fmt.Errorf("field %q stands before apiVersion and kind", name)
 		}
@@ -210,20 +229,20 @@ func (d *decoder) snapshot() (*Snapshot, error) {
 
 // next moves to the value that comes next, over what separates values.
 func (d *decoder) next() {
-	d.at = d.dec.InputOffset()
-	for d.at < int64(len(d.data)) && strings.IndexByte(" \t\r\n,:", d.data[d.at]) >= 0 {
+	d.at = int(d.dec.InputOffset())
+	for d.at < len(d.data) && strings.IndexByte(" \t\r\n,:", d.data[d.at]) >= 0 {
 		d.at++
 	}
 }
 
-func (d *decoder) token() (json.Token, error) {
+func (d *decoder) token() (jsontext.Token, error) {
 	d.next()
-	return d.dec.Token()
+	return d.dec.ReadToken()
 }
 
 func (d *decoder) value(v any) error {
 	d.next()
-	return d.dec.Decode(v)
+	return jsonv2.UnmarshalDecode(d.dec, v)
 }
 
 func (d *decoder) exactly(s *string, want string) error {
@@ -241,10 +260,11 @@ func items[T any](d *decoder, out *[]T) error {
 	if err != nil {
 		return err
 	}
-	if t == nil {
+	switch t.Kind() {
+	case 'n':
 		return nil
-	}
-	if t != json.Delim('[') {
+	case '[':
+	default:
 		return fmt.Errorf("want a list here, found %v", t)
 	}
 	// The list ends at a line of its own in every file that Write made, so its lines tell its length. In any other the
@@ -253,12 +273,12 @@ func items[T any](d *decoder, out *[]T) error {
 	if end := bytes.Index(rest, []byte("\n  ]")); end > 0 {
 		*out = make([]T, 0, bytes.Count(rest[:end], []byte("\n")))
 	}
-	for d.dec.More() {
-		var v T
-		if err := d.value(&v); err != nil {
+	for d.dec.PeekKind() != ']' {
+		var none T
+		*out = append(*out, none)
+		if err := d.value(&(*out)[len(*out)-1]); err != nil {
 			return err
 		}
-		*out = append(*out, v)
 	}
 	_, err = d.token()
 	return err
