@@ -64,7 +64,7 @@ type builder struct {
 	oldSet    snapshot.DaemonSet
 	oldPlace  placement
 	newPlace  placement
-	pods      map[string][]snapshot.Pod       // worker pods that run, by node
+	pods      map[string][]*snapshot.Pod      // worker pods that run, by node
 	occupants map[string][]substrate.Occupant // actors that must leave, by node
 	draining  map[string]int                  // DRAINING workers of pods that are not going away, by node
 	stamps    map[string]*roll.Stamp
@@ -143,10 +143,11 @@ func (b *builder) nothingWayOut() string {
 
 // index joins pods, workers and actors with nodes.
 func (b *builder) index() {
-	b.pods, b.occupants, b.draining = map[string][]snapshot.Pod{}, map[string][]substrate.Occupant{}, map[string]int{}
+	b.pods, b.occupants, b.draining = map[string][]*snapshot.Pod{}, map[string][]substrate.Occupant{}, map[string]int{}
 	b.stamps = map[string]*roll.Stamp{}
 	live := make(map[string]bool, len(b.s.Pods)) // UIDs of worker pods that are not going away
-	for _, p := range b.s.Pods {
+	for i := range b.s.Pods {
+		p := &b.s.Pods[i]
 		if !p.Runs() {
 			continue
 		}
@@ -210,6 +211,9 @@ func (b *builder) leaving(ws []substrate.Worker) []substrate.Worker {
 		if p.Pin == b.p.To {
 			fresh[p.UID] = true
 		}
+	}
+	if len(fresh) == 0 {
+		return ws
 	}
 	return slices.DeleteFunc(slices.Clone(ws), func(w substrate.Worker) bool { return fresh[w.PodUID] || fresh[w.Name] })
 }

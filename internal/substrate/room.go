@@ -20,9 +20,9 @@ type Slots struct {
 //
 // It is a matching and not a sum: an actor that fits everywhere must not take the only slot of one that does not.
 func Room(needs []Need, slots []Slots) []Need {
-	var open []Slots
-	for _, s := range slots {
-		if s.Worker.State == Active && s.Free > 0 {
+	var open []*Slots
+	for i := range slots {
+		if s := &slots[i]; s.Worker.State == Active && s.Free > 0 {
 			open = append(open, s)
 		}
 	}
