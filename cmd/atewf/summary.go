@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"os"
@@ -34,6 +35,10 @@ func terminal(w io.Writer) bool {
 }
 
 func (s summary) print() {
+	// One write for all of it: a table of thousands of lines is as many writes otherwise.
+	out := bufio.NewWriter(s.w)
+	defer out.Flush()
+	s.w = out
 	p := s.plan
 	on := ""
 	if p.Cluster != "" {
