@@ -40,8 +40,8 @@ const (
 	// own record of a run is comfortable to about that many.
 	compactAbove = 100
 
-	// batchNodes and batchTasks limit one DAG: each pass of Argo's controller over a DAG costs the square of its tasks.
-	batchNodes, batchTasks = 50, 50
+	// batchTasks limits one DAG: a pass of Argo's controller or of its validation over a DAG costs the square of its tasks.
+	batchTasks = 32
 
 	// Budget is how many bytes of JSON a Workflow may have. The whole object with the record of its run must stay below
 	// Argo's limit of 1 MiB; the record is compressed, but never the specification.

@@ -33,7 +33,7 @@ const (
 
 	// rollNode serves all nodes of the compact form. Where something stands between drain and suspend, it is split into
 	// drainNode and moveNode, because a gate within a shared template could not have a name of its own.
-	rollNode  = "roll-node"
+	rollNode  = "node"
 	drainNode = "drain-node"
 	moveNode  = "move-node"
 
@@ -230,7 +230,7 @@ func split(units []unit) [][]wfv1.DAGTask {
 	for len(units) > 0 {
 		var tasks unit
 		n := 0
-		for n < len(units) && n < batchNodes && (n == 0 || len(tasks)+len(units[n]) <= batchTasks) {
+		for n < len(units) && (n == 0 || len(tasks)+len(units[n]) <= batchTasks) {
 			tasks = append(tasks, units[n]...)
 			n++
 		}

@@ -155,12 +155,16 @@ func rulesOfTemplate(t *wfv1.Template) []error {
 // So only one thing goes on at a time, one gate is open at a time, and after a failure nothing begins.
 func rulesOfDAG(d *wfv1.DAGTemplate) []error {
 	var errs []error
+	names := make(map[string]bool, len(d.Tasks))
 	for i, task := range d.Tasks {
 		rule := func(broken bool, format string, args ...any) {
 			if broken {
 				errs = append(errs, fmt.Errorf("task %s: "+format, append([]any{task.Name}, args...)...))
 			}
 		}
+		rule(!taskName.MatchString(task.Name), "its name must begin with a letter, and have nothing but letters, digits and dashes")
+		rule(names[task.Name], "another task of the same DAG has its name")
+		names[task.Name] = true
 		rule(len(task.Name) > maxTaskName, "its name has %d characters and may have %d", len(task.Name), maxTaskName)
 		rule(len(task.WithItems) > 0 || task.WithParam != "" || task.WithSequence != nil, "a loop does not stop at a failure on every version of Argo")
 		rule(task.When != "", "when: what is to be done is decided when the roll is generated")
@@ -178,6 +182,9 @@ func rulesOfDAG(d *wfv1.DAGTemplate) []error {
 	}
 	return errs
 }
+
+// taskName is how a task may be called where others depend on it.
+var taskName = regexp.MustCompile(`^[a-zA-Z][-a-zA-Z0-9]*$`)
 
 // rulesOfGates checks that every gate is bare and that its task has a name which no other task has.
 func rulesOfGates(s *wfv1.WorkflowSpec, byName map[string]*wfv1.Template) []error {

@@ -111,6 +111,68 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// Validate shows Argo only some of the tasks that are alike. What is wrong with any of the others must be found all the
+// same, and what Lint finds, to whose Argo all tasks are shown, is the measure.
+func TestNothingHidesBetweenTasksThatAreAlike(t *testing.T) {
+	compact := func() *wfv1.Workflow {
+		_, b := generate(t, shape{snapshot: fleet(120, nil), plan: plan.Options{Pace: plan.Pace{Gate: plan.GateEvery, Suspend: plan.SuspendAuto}}})
+		wf := &wfv1.Workflow{}
+		require.NoError(t, yaml.UnmarshalStrict(b, wf))
+		return wf
+	}
+	verdicts := func(wf *wfv1.Workflow) ([]workflow.Problem, error) {
+		b, err := workflow.Marshal(wf)
+		require.NoError(t, err)
+		_, problems := workflow.Lint(b)
+		return problems, workflow.Validate(b)
+	}
+	problems, err := verdicts(compact())
+	require.NoError(t, err)
+	require.Empty(t, problems)
+
+	value := func(task *wfv1.DAGTask) *wfv1.Parameter { return &task.Arguments.Parameters[0] }
+	for name, breakIt := range map[string]func(task *wfv1.DAGTask){
+		"no name":                     func(task *wfv1.DAGTask) { task.Name = "" },
+		"name with a space":           func(task *wfv1.DAGTask) { task.Name = "a b" },
+		"name with a dot":             func(task *wfv1.DAGTask) { task.Name = "a.b" },
+		"name that begins with digit": func(task *wfv1.DAGTask) { task.Name = "1a" },
+		"name that is long":           func(task *wfv1.DAGTask) { task.Name = strings.Repeat("a", 129) },
+		"name of another task":        func(task *wfv1.DAGTask) { task.Name = "n33" },
+		"waits for none":              func(task *wfv1.DAGTask) { task.Depends = "" },
+		"waits for one unknown":       func(task *wfv1.DAGTask) { task.Depends = "nosuch.Succeeded" },
+		"waits for no end":            func(task *wfv1.DAGTask) { task.Depends += " && n1.Nosuch" },
+		"unknown template":            func(task *wfv1.DAGTask) { task.Template = "nosuch" },
+		"no template":                 func(task *wfv1.DAGTask) { task.Template = "" },
+		"template of a WorkflowTemplate": func(task *wfv1.DAGTask) {
+			task.Template, task.TemplateRef = "", &wfv1.TemplateRef{Name: "nosuch", Template: "x"}
+		},
+		"no value":            func(task *wfv1.DAGTask) { value(task).Value = nil },
+		"no parameter":        func(task *wfv1.DAGTask) { task.Arguments.Parameters = nil },
+		"another parameter":   func(task *wfv1.DAGTask) { value(task).Name = "nod" },
+		"parameter twice":     func(task *wfv1.DAGTask) { task.Arguments.Parameters = append(task.Arguments.Parameters, *value(task)) },
+		"unknown tag":         func(task *wfv1.DAGTask) { value(task).Value = wfv1.AnyStringPtr("{{workflow.parameters.nosuch}}") },
+		"tag of another task": func(task *wfv1.DAGTask) { value(task).Value = wfv1.AnyStringPtr("{{tasks.n1.outputs.parameters.x}}") },
+		"value of a list":     func(task *wfv1.DAGTask) { value(task).Enum = []wfv1.AnyString{"other"} },
+		"value from nowhere":  func(task *wfv1.DAGTask) { value(task).Value, value(task).ValueFrom = nil, &wfv1.ValueFrom{} },
+		"artifact":            func(task *wfv1.DAGTask) { task.Arguments.Artifacts = wfv1.Artifacts{{Name: "a"}} },
+		"hook":                func(task *wfv1.DAGTask) { task.Hooks = wfv1.LifecycleHooks{"running": {Template: "nosuch"}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			wf := compact()
+			tasks := template(wf, "batch-3").DAG.Tasks
+			i := len(tasks) - 3
+			require.Equal(t, "node", tasks[i].Template)
+			was := tasks[i].Name
+			breakIt(&tasks[i])
+			// Only this task is wrong: the next one goes on waiting for it.
+			tasks[i+1].Depends = strings.Replace(tasks[i+1].Depends, was+".", tasks[i].Name+".", 1)
+			problems, err := verdicts(wf)
+			require.NotEmpty(t, problems)
+			require.Error(t, err)
+		})
+	}
+}
+
 func TestValidateIsStrict(t *testing.T) {
 	b, err := workflow.Marshal(valid(t))
 	require.NoError(t, err)
