@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -360,11 +361,12 @@ func assignment(a Actor) object {
 func (s *Server) worker(w Worker) object {
 	s.store.mu.Lock()
 	var on []*Actor
-	for _, k := range slices.Sorted(maps.Keys(s.store.Actors)) {
-		if a := s.store.Actors[k]; a.Worker == w.Name && w.Name != "" {
+	for _, a := range s.store.Actors {
+		if a.Worker == w.Name && w.Name != "" {
 			on = append(on, a)
 		}
 	}
+	slices.SortFunc(on, func(x, y *Actor) int { return cmp.Compare(x.Key(), y.Key()) })
 	st := object{"state": "WORKER_STATE_" + w.State, "capacity": object{"actors": w.Capacity}, "allocated": object{"actors": len(on)}}
 	if w.State == "" {
 		delete(st, "state")
