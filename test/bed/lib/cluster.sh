@@ -26,11 +26,16 @@ need_packages() {
 
 deps() {
 	need_root
-	local packages
-	packages=$(printf '%s\n' "${needs[@]#*:}" jq tmux ca-certificates | sort -u)
+	local package missing=()
+	while read -r package; do
+		[[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+	done < <(printf '%s\n' "${needs[@]#*:}" jq tmux ca-certificates | sort -u)
+	if ((${#missing[@]} == 0)); then
+		echo "every package that is needed is there"
+		return
+	fi
 	apt-get update -q
-	# shellcheck disable=SC2086
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $packages
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
 }
 
 up() {
