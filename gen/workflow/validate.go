@@ -31,13 +31,13 @@ func Validate(manifest []byte) error {
 		return fmt.Errorf("want a Workflow, found %s", kindOf(objects[0]))
 	}
 	broken := rulesOfWorkflow(wf)
-	whole := wf
+	shown := wf
 	if broken == nil {
-		if whole, err = thinned(wf); err != nil {
+		if shown, err = thinned(wf); err != nil {
 			return err
 		}
 	}
-	if err := validateByArgo(whole, nil); err != nil {
+	if err := validateByArgo(shown, nil); err != nil {
 		return err
 	}
 	return broken
